@@ -85,6 +85,8 @@ test: .venv/.test
 	$(PYTEST) $(ARGS)
 
 test-slow: .venv/.test
+	@.venv/bin/python -m pip install -c constraints.txt $(PIP_ARGS) -e '.[ray]' || \
+		echo 'make: Ray cannot be installed here, so its test will be skipped' >&2
 	$(PYTEST) -m slow $(ARGS)
 
 # What starts is found out by starting it: a name on the path may be a shim of a Python that is not there. JAX, and what

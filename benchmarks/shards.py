@@ -24,6 +24,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -40,7 +41,6 @@ from benchmarks.machine import describe, heading, load
 from vit_jax.data.images.config import ImageData
 
 BATCH, SHARDS, THREADS, STORED = 64, 8, 2, 256
-UNSPLIT = ("--data.validation", "0", "--data.test", "0")
 Pass = Callable[[], Iterable[int]]  # the sizes of the batches of one pass over the images
 
 
@@ -58,20 +58,19 @@ def draw(n: int, size: int = STORED) -> list[bytes]:
 
 
 def write_all(root: Path, images: list[bytes]) -> None:
-    """The images, sorted by class, as a folder, as tars and as parquet with indexes, and as ArrayRecord."""
+    """The images, sorted by class, as a folder, as tars, as parquet, and as ArrayRecord."""
     import pyarrow as pa
     from array_record.python.array_record_module import ArrayRecordWriter
     from pyarrow import parquet
-
-    from vit_jax.commands.shards import command
 
     labels = [i * CLASSES // len(images) for i in range(len(images))]
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):
         file = root / "folder" / str(label) / f"{i:06}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(image)
-    size = sum(map(len, images)) // SHARDS // 1_000_000 + 1
-    command([f"folder:{root / 'folder'}", str(root / "tars"), "--megabytes", str(size), *UNSPLIT])
+    (root / "tars").mkdir()
+    for part, some in enumerate(np.array_split(np.arange(len(images)), SHARDS)):
+        write_tar(root / f"tars/train-{part:05}.tar", [(images[i], labels[i]) for i in some])
     label = {"_type": "ClassLabel", "names": [str(i) for i in range(CLASSES)]}
     features = {"image": {"_type": "Image"}, "label": label}
     struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -85,6 +84,16 @@ def write_all(root: Path, images: list[bytes]) -> None:
     for image in images:
         writer.write(image)
     writer.close()
+
+
+def write_tar(path: Path, samples: Iterable[tuple[bytes, int]]) -> None:
+    """A tar of webdataset with JPEGs and their classes."""
+    with tarfile.open(path, "w") as file:
+        for i, (image, label) in enumerate(samples):
+            for suffix, content in (("jpg", image), ("cls", str(label).encode())):
+                member = tarfile.TarInfo(f"{i:06}.{suffix}")
+                member.size = len(content)
+                file.addfile(member, io.BytesIO(content))
 
 
 def decode(encoded: bytes) -> np.ndarray:
@@ -242,16 +251,9 @@ def measure_decoding(rounds: int) -> None:
 
 def measure_first_batch(root: Path, images: list[bytes], n: int) -> None:
     """The part `first`."""
-    import tarfile
-
     folder = root / "many"
     folder.mkdir()
-    with tarfile.open(folder / "train-0000.tar", "w") as file:
-        for i in range(1000):
-            for suffix, content in (("jpg", images[i % len(images)]), ("cls", str(i % 1000).encode())):
-                member = tarfile.TarInfo(f"{i:06}.{suffix}")
-                member.size = len(content)
-                file.addfile(member, io.BytesIO(content))
+    write_tar(folder / "train-0000.tar", ((images[i % len(images)], i) for i in range(1000)))
     for i in range(1, -(-n // 1000)):
         os.link(folder / "train-0000.tar", folder / f"train-{i:04}.tar")
     for title in ("first, shards not seen before", "first, with their indexes"):

@@ -336,10 +336,12 @@ def _settings(group: Mapping[str, Any], c: OptimConfig, scale: float) -> dict[st
     elif c.name == "lion":
         beta1, beta2 = (_number(beta) for beta in group["betas"]) if _is_pair(group["betas"]) else (None, None)
         out |= {"beta2": (beta2, c.lion_beta2)} | ({} if cycles else {"beta1": (beta1, c.beta1)})
-    else:
+    elif OPTIMIZERS[c.name] == "SGD":
         momentum = c.momentum if c.name == "momentum" else 0.0
         out |= {} if cycles else {"momentum": (_number(group["momentum"]), momentum)}
         out |= {"nesterov": (bool(_number(group["nesterov"])), c.nesterov)} if c.name == "momentum" else {}
+    else:
+        raise ValueError(f"optimizer {c.name}")
     return out
 
 
@@ -494,5 +496,7 @@ def _group(c: OptimConfig, weight_decay: float, scale: float, by_muon: bool) -> 
             "capturable": False,
             "decoupled_weight_decay": c.name == "adamw",
         }
+    if OPTIMIZERS[c.name] != "SGD":
+        raise ValueError(f"optimizer {c.name}")
     momentum = c.momentum if c.name == "momentum" else 0.0
     return {**shared, "momentum": momentum, "dampening": 0.0, "nesterov": c.nesterov and c.name == "momentum"}

@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "rooms.png"
-ROOMS = {  # lowest first: a room imports only from those before it
+WORDS = {  # of every folder of vit_jax
     "files": "writes and checks files",
     "config": "what a user can set",
     "machine": "what is there, and how a run is laid on it",
@@ -27,6 +27,8 @@ ROOMS = {  # lowest first: a room imports only from those before it
     "data": "from sources to batches",
     "augmentation": "images on the device",
     "decode": "search",
+    "scores": "metrics",
+    "explain": "what counted in an input",
     "figures": "pictures",
     "tasks": "loss, scores, answers",
     "runs": "run folders",
@@ -40,9 +42,9 @@ ROOMS = {  # lowest first: a room imports only from those before it
 
 def imports() -> dict[str, set[str]]:
     """{room: the rooms that its files import}, those for types and inside functions too."""
-    found: dict[str, set[str]] = {}
-    for room in ROOMS:
-        found[room] = set()
+    rooms = sorted(path.parent.name for path in (ROOT / "vit_jax").glob("*/__init__.py"))
+    found: dict[str, set[str]] = {room: set() for room in rooms}
+    for room in rooms:
         for path in (ROOT / "vit_jax" / room).rglob("*.py"):
             package = path.relative_to(ROOT).parts[:-1]
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -50,7 +52,7 @@ def imports() -> dict[str, set[str]]:
                     base = package[: len(package) - node.level + 1] if node.level else ()
                     parts = (*base, *(node.module or "").split("."))
                     names = [(*parts, alias.name) for alias in node.names] if not node.module else [parts]
-                    found[room] |= {n[1] for n in names if len(n) > 1 and n[0] == "vit_jax" and n[1] in ROOMS}
+                    found[room] |= {n[1] for n in names if len(n) > 1 and n[0] == "vit_jax" and n[1] in found}
         found[room].discard(room)
     return found
 
@@ -71,14 +73,16 @@ def as_text(graph: dict[str, set[str]]) -> str:
 
 def floors(shown: dict[str, set[str]]) -> list[list[str]]:
     """The rooms floor by floor, the highest first: each just below those that import it, and near their middle."""
-    floor: dict[str, int] = {}
-    for room in reversed(ROOMS):
-        floor[room] = 1 + max((floor[user] for user, its in shown.items() if room in its), default=-1)
+
+    def depth(room: str) -> int:
+        return 1 + max((depth(user) for user, its in shown.items() if room in its), default=-1)
+
+    floor = {room: depth(room) for room in shown}
     rows: list[list[str]] = []
     across: dict[str, float] = {}
     for i in range(1 + max(floor.values())):
         middle = {
-            room: [across[user] for user, its in shown.items() if room in its] for room in ROOMS if floor[room] == i
+            room: [across[user] for user, its in shown.items() if room in its] for room in shown if floor[room] == i
         }
         rows.append(sorted(middle, key=lambda room: sum(middle[room]) / max(len(middle[room]), 1)))
         across |= {room: (n + 0.5) / len(rows[-1]) for n, room in enumerate(rows[-1])}
@@ -112,7 +116,7 @@ def draw(path: Path = PICTURE) -> None:
         axes.text(
             x, y + 0.09, room, ha="center", va="center", fontsize=11, fontweight="bold", color="#1d3a55", zorder=4
         )
-        axes.text(x, y - 0.13, ROOMS[room], ha="center", va="center", fontsize=7.5, color="#33424f", zorder=4)
+        axes.text(x, y - 0.13, WORDS[room], ha="center", va="center", fontsize=7.5, color="#33424f", zorder=4)
     figure.savefig(path, dpi=130, metadata={"Description": as_text(graph)})
     plt.close(figure)
 

@@ -45,12 +45,11 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-import tensorflow_datasets as tfds
 from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
 from prices import price
-from race import Budget, Variant, dotted, race
+from race import Budget, Variant, dotted, race, train_and_test
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -81,13 +80,7 @@ summary = vit_jax.train(preset.run, preset="cifar100-256x24")
 
 
 # %%
-def cifar100(split):
-    examples = tfds.data_source("cifar100", split=split)
-    rows = examples.__getitems__(range(len(examples)))
-    return {name: np.stack([row[name] for row in rows]) for name in ("image", "label")}
-
-
-train, test = cifar100("train"), cifar100("test")
+train, test = train_and_test("cifar100")
 fields = small | quiet
 
 

@@ -41,11 +41,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-import tensorflow_datasets as tfds
 from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, race
+from race import Budget, Variant, race, train_and_test
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -72,13 +71,7 @@ summary = vit_jax.train(preset.run, preset="cifar100-768x3")
 
 
 # %%
-def cifar100(split):
-    examples = tfds.data_source("cifar100", split=split)
-    rows = examples.__getitems__(range(len(examples)))
-    return {name: np.stack([row[name] for row in rows]) for name in ("image", "label")}
-
-
-train, test = cifar100("train"), cifar100("test")
+train, test = train_and_test("cifar100")
 config = vit_jax.preset("cifar100-768x3", fields=small | quiet).run.model
 
 

@@ -42,11 +42,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-import tensorflow_datasets as tfds
 from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, race
+from race import Budget, Variant, race, train_and_test
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -92,13 +91,7 @@ summary = vit_jax.train(preset.run, preset="cifar10-128x6")
 
 
 # %%
-def cifar10(split):
-    examples = tfds.data_source("cifar10", split=split)
-    rows = examples.__getitems__(range(len(examples)))
-    return {name: np.stack([row[name] for row in rows]) for name in ("image", "label")}
-
-
-train, test = cifar10("train"), cifar10("test")
+train, test = train_and_test("cifar10")
 first = {name: x[:64] for name, x in train.items()}
 RATE, DECAY = 2e-3, 0.05
 

@@ -31,7 +31,6 @@
 # cell, or start Jupyter by `FULL=1 jupyter lab`.
 
 # %%
-import logging
 import os
 import subprocess
 import sys
@@ -44,25 +43,17 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-import tensorflow_datasets as tfds
 from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
 from prices import price
-from race import Budget, Variant, race
+from race import Budget, Variant, race, train_and_test
 from safetensors.numpy import save_file
 
 import vit_jax
 
 FULL = os.environ.get("FULL", "") == "1"
 os.chdir(tempfile.mkdtemp())  # for the run that is trained below
-logging.getLogger("absl").setLevel("ERROR")  # tfds says by which library it decodes images
-
-
-def cifar10(split):
-    examples = tfds.data_source("cifar10", split=split)
-    rows = examples.__getitems__(range(len(examples)))
-    return {name: np.stack([row[name] for row in rows]) for name in ("image", "label")}
 
 
 def see(images):
@@ -73,7 +64,7 @@ def cross_entropy(logits, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
-train, test = cifar10("train"), cifar10("test")
+train, test = train_and_test("cifar10")
 
 # %% [markdown]
 # ## The teacher

@@ -38,11 +38,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-import tensorflow_datasets as tfds
 from exercises import check_answers
 from flax import nnx
 from IPython.display import Markdown
-from race import Budget, Variant, race
+from race import Budget, Variant, race, train_and_test
 from safetensors.numpy import save_file
 
 import vit_jax
@@ -72,13 +71,7 @@ summary = vit_jax.train(preset.run, preset="mnist-20x1")
 
 
 # %%
-def mnist(split):
-    examples = tfds.data_source("mnist", split=split)
-    rows = examples.__getitems__(range(len(examples)))
-    return {name: np.stack([row[name] for row in rows]) for name in ("image", "label")}
-
-
-train, test = mnist("train"), mnist("test")
+train, test = train_and_test("mnist")
 
 
 def network(seed):

@@ -27,8 +27,20 @@ from flax import nnx
 from jax import Array
 from prices import Race
 
+from vit_jax.data.fetch.archives import OFFICIAL
+from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.open import open_images
+
 Batch = Mapping[str, Any]  # {name: array [B, ...]}
 Forward = Callable[[Any, Batch], Array]
+
+
+def train_and_test(name: str) -> tuple[Batch, Batch]:
+    """(train, test) of a set that `vit_jax.train` has fetched: "image" uint8 [n, h, w, C], "label" int64 [n]."""
+    size, _, channels = OFFICIAL[name].shape
+    splits = open_images(ImageData(source=name, validation=0.0), size, channels).splits
+    train, test = (split.examples(np.arange(len(split))) for split in (splits["train"], splits["test"]))
+    return {**train, "label": train["label"].astype(np.int64)}, {**test, "label": test["label"].astype(np.int64)}
 
 
 def as_they_are(name: str, x: Array) -> Array:

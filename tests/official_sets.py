@@ -14,18 +14,14 @@ import numpy as np
 
 from vit_jax.data.fetch.archives import OFFICIAL, Archive, CifarSet
 
-CLASSES = {"label": [f"class {i}" for i in range(10)], "coarse_label": [f"group {i}" for i in range(20)]}
-
 
 def contents(name, per_batch=(12, 8, 8, 8, 8, 8), seed=0):
-    """{split: (pixels [n, h, w, C], {label: [n]})} of a made-up set of the form of `name`; the last batch is test."""
+    """{split: (pixels [n, h, w, C], labels [n])} of a made-up set of the form of `name`; the last batch is test."""
     official, rng, made = OFFICIAL[name], np.random.default_rng(seed), {}
     sizes = {"train": sum(per_batch[:-1]), "test": per_batch[-1]}
     for split, n in sizes.items():
         pixels = rng.integers(0, 256, (n, *official.shape), np.uint8)
-        labels = official.labels if isinstance(official, CifarSet) else ["label"]
-        tops = {"coarse_label": 20, "label": official.classes}
-        made[split] = pixels, {label: (np.arange(n) % tops[label]).astype(np.uint8) for label in labels}
+        made[split] = pixels, (np.arange(n) % official.classes).astype(np.uint8)
     return made
 
 
@@ -48,14 +44,13 @@ def cifar_members(name, made, classes):
     official, members, batches = OFFICIAL[name], {}, []
     members["readme.html"] = b"<html>"
     for split, (pixels, labels) in made.items():
-        rows = [labels[label][:, None] for label in official.labels]
-        records = np.concatenate([*rows, pixels.transpose(0, 3, 1, 2).reshape(len(pixels), -1)], 1)
+        rows = [*([labels % 20] if official.label else []), labels]  # of CIFAR-100 first the group of classes
+        records = np.column_stack([*rows, pixels.transpose(0, 3, 1, 2).reshape(len(pixels), -1)])
         files = [batch for batch in official.batches if batch.split == split]
         for batch, part in zip(files, np.array_split(records, len(files)), strict=True):
             members[batch.member] = part.tobytes()
             batches.append(replace(batch, images=len(part)))
-    for label, member in official.labels.items():
-        members[member] = "".join(f"{one}\n" for one in classes[label]).encode() + b"\n"
+    members[official.names] = "".join(f"{one}\n" for one in classes).encode() + b"\n"
     return members, tuple(batches)
 
 
@@ -63,7 +58,7 @@ def small(name, seed=0, classes=None):
     """(a small set of the form of `name`, with the right bytes and digests; {file: its content}; its contents)."""
     made, official = contents(name, seed=seed), OFFICIAL[name]
     if isinstance(official, CifarSet):
-        classes = classes or {**CLASSES, "label": [f"class {i}" for i in range(official.classes)]}
+        classes = classes or [f"class {i}" for i in range(official.classes)]
         members, batches = cifar_members(name, made, classes)
         files = {official.archives[0].name: tar(members)}
         official = replace(official, batches=batches)
@@ -71,7 +66,7 @@ def small(name, seed=0, classes=None):
         blobs = []
         for pixels, labels in made.values():
             blobs.append(np.array([0x803, *pixels.shape[:3]], ">i4").tobytes() + pixels.tobytes())
-            blobs.append(np.array([0x801, len(pixels)], ">i4").tobytes() + labels["label"].tobytes())
+            blobs.append(np.array([0x801, len(pixels)], ">i4").tobytes() + labels.tobytes())
         files = {a.name: gzip.compress(blob, 1) for a, blob in zip(official.archives, blobs, strict=True)}
         official = replace(official, splits={split: len(pixels) for split, (pixels, _) in made.items()})
     return with_files(official, files), files, made

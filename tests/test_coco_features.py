@@ -292,15 +292,17 @@ def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, t
 
 def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder, tmp_path, capsys):
     """Its own words and the way that it takes vectors are in the file; the course's layout has the words beside it."""
+    from vit_jax.commands.join import command as join
     from vit_jax.commands.predict import command as predict
 
     net, vectors = vit_jax.load(run), f"{folder}/val2014_vgg16_fc7_pca.h5"
     said = [text for _, text in vit_jax.predict(run, [vectors], batch=6)]
-    job, table = ["--parts", str(tmp_path / "out")], tmp_path / "table.csv"
-    assert predict([str(run), vectors, *job, "--part-size", "5", "--batch", "6"]) == 0
-    assert predict([*job, "--merge", str(table)]) == 0
+    shares, table = [str(tmp_path / f"{i}.csv") for i in (1, 2)], tmp_path / "table.csv"
+    for i, share in enumerate(shares, 1):
+        assert predict([str(run), vectors, "--batch", "6", "--share", f"{i}/2", "--csv", share]) == 0
+    assert join([*shares, "--to", str(table)]) == 0
     capsys.readouterr()
-    assert table.read_text() == "vector,caption,reason\n" + "".join(f"{vectors}:{i},{x},\n" for i, x in enumerate(said))
+    assert table.read_text() == "vector,caption\n" + "".join(f"{vectors}:{i},{x}\n" for i, x in enumerate(said))
     file = tmp_path / "x.safetensors"
     vit_jax.export(net, file)
     vit_jax.export(net, tmp_path / "course.pt", to="cs231n@2021")

@@ -6,6 +6,8 @@ import pytest
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_tfds
 from tests.loopback_s3 import serving
 from vit_jax.data.captions.captioned import find_captions, without_captions
+from vit_jax.data.fetch.contents import Contents
+from vit_jax.data.fetch.prepare import write_set
 from vit_jax.data.other import open_other_images
 from vit_jax.errors import UserError
 
@@ -106,6 +108,17 @@ def test_a_prepared_set_at_a_url_is_the_set_on_disk(bucket, tmp_path):
     del bucket.objects[gone]
     with pytest.raises(UserError, match=r"train.array_record.*cannot be read \(No such file"):
         open_dataset(a_run("pets", dir="s3://bucket/sets"))
+
+
+def test_the_file_of_an_official_set_at_a_url_is_fetched_once(bucket, tmp_path):
+    rng, local = np.random.default_rng(0), tmp_path / "sets"
+    pixels = {split: rng.integers(0, 256, (20, 28, 28, 1), np.uint8) for split in ("train", "test")}
+    write_set(local, "mnist", Contents(pixels, {split: np.arange(20) % 10 for split in pixels}, tuple("0123456789")))
+    upload(bucket, local, "sets")
+    here, there = (open_dataset(a_run("mnist", image=28, dir=place)) for place in (str(local), "s3://bucket/sets"))
+    assert there.identity == here.identity and fetched(bucket) == ["sets/mnist/3.0.1.npz"]
+    open_dataset(a_run("mnist", image=28, dir="s3://bucket/sets"))
+    assert fetched(bucket) == []
 
 
 def test_captions_at_a_url_are_those_on_disk(bucket, tmp_path):

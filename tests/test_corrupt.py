@@ -9,7 +9,7 @@ import pytest
 from tests.test_tokenizer_classes import spiece, write
 from vit_jax.data.order import TokenOrder
 from vit_jax.data.texts.config import SentenceData
-from vit_jax.data.texts.corrupt import Corruption, Denoiser, segments
+from vit_jax.data.texts.corrupt import Corruption, segments
 from vit_jax.data.texts.open import open_sentences
 from vit_jax.errors import UserError
 
@@ -33,10 +33,10 @@ def restored(source, target, sentinels=SENTINELS):
 @pytest.mark.parametrize("rate", [0.15, 0.5, 0.9])
 @pytest.mark.parametrize("mean", [1, 3, 32])
 def test_a_text_is_what_source_and_target_say_together_and_has_the_counts_of_t5(rate, mean):
-    denoiser = Denoiser(rate, mean)
+    corruption = Corruption(rate, mean, SENTINELS, 3)
     for number, length in enumerate((2, 3, 7, 40, 100)):
         text = np.arange(length) + 5
-        source, target = Corruption((denoiser,), SENTINELS, 3).pair(text, 1, number)
+        source, target = corruption.pair(text, 1, number)
         assert restored(source, target) == text.tolist()
         noise = min(max(round(length * rate), 1), length - 1)
         spans = min(max(round(noise / mean), 1), length - noise)
@@ -44,11 +44,11 @@ def test_a_text_is_what_source_and_target_say_together_and_has_the_counts_of_t5(
             "one for each span, <extra_id_0> first"
         )
         assert [i for i in target if i in SENTINELS] == SENTINELS[: spans + 1].tolist(), "and a last one"
-        assert len(target) == noise + spans + 1 and (len(source), len(target)) == denoiser.sizes(length)
+        assert len(target) == noise + spans + 1 and (len(source), len(target)) == corruption.sizes(length)
 
 
 def test_568_tokens_give_512_and_114_as_in_t5():
-    corruption = Corruption((Denoiser(0.15, 3),), SENTINELS, 0)
+    corruption = Corruption(0.15, 3, SENTINELS, 0)
     assert corruption.longest(512, ends=1) == 568
     source, target = corruption.pair(np.arange(568), 0, 0)
     assert (len(source) + 1, len(target)) == (512, 114)
@@ -106,27 +106,6 @@ def test_batches_are_a_function_of_seed_step_and_text_and_differ_between_epochs(
     assert (again.splits["validation"].source == data.splits["validation"].source).all()
 
 
-def test_the_mixture_of_ul2_has_a_third_of_each_with_its_mode_in_front(tmp_path):
-    write(tmp_path, {}, config={"tokenizer_class": "ByT5Tokenizer"})
-    (tmp_path / "config.json").write_text('{"decoder_start_token_id": 0}')
-    data = opened(tmp_path, LINES * 10, corrupt="ul2", tokenizer=str(tmp_path))
-    train, kinds = data.splits["train"], {"[NLU]": 0, "[NLG]": 0, "[S2S]": 0}
-    sentinels = {data.source.number(f"<extra_id_{i}>") for i in range(100)}
-    modes = {name: data.target.encode(name).tolist() for name in kinds}
-    for i in range(len(train)):
-        pair = train.examples(np.array([i]))
-        source, target = (row[row != 0].tolist() for row in (pair["source"][0], pair["target"][0]))
-        (name,) = (name for name, mode in modes.items() if source[: len(mode)] == mode)
-        kinds[name] += 1
-        rest = source[len(modes[name]) : -1]
-        if name == "[S2S]":
-            assert not sentinels & {*rest, *target} and rest and target
-        else:
-            share = sum(i not in sentinels for i in target) / len(restored(rest, target, sentinels))
-            assert abs(share - 0.15) < 0.02 or (name == "[NLG]" and abs(share - 0.5) < 0.02)
-    assert all(abs(count / len(train) - 1 / 3) < 0.07 for count in kinds.values()), kinds
-
-
 def test_long_texts_are_cut_into_several_and_a_folder_is_read_by_its_lines(tmp_path):
     (tmp_path / "corpus").mkdir()
     words = " ".join(["dog"] * 400)
@@ -151,9 +130,5 @@ def test_a_vocabulary_with_too_few_sentinels_or_a_corpus_without_texts_is_refuse
             opened(tmp_path, tokenizer=folder(tmp_path, extra_ids=count, tokenizer_class="T5Tokenizer"))
     with pytest.raises(UserError, match=r"texts:.*lines\.txt: holds no texts; put some there, one in a line"):
         opened(tmp_path, [" "])
-    with pytest.raises(
-        UserError, match=r"data\.corrupt is ul2, but .* says \[NLU\], \[NLG\], \[S2S\] alike: give spans"
-    ):
-        opened(tmp_path, corrupt="ul2")
     with pytest.raises(UserError, match=r"data\.lengths is 2, in which no text of two tokens has room: give greater"):
         opened(tmp_path, lengths=(2,), tokens=40)

@@ -123,7 +123,7 @@ def test_a_file_of_another_split_under_a_split_s_name_is_seen(tmp_path):
         "absent": (lambda path: path.unlink(), "cannot be read (No such file or directory); restore it, or prepare"),
         "cut": (lambda path: path.write_bytes(path.read_bytes()[:1000]), "has 1,000 bytes, fewer than any"),
         "half": (lambda path: path.write_bytes(path.read_bytes()[:65536] + bytes(65536)), "cannot be read ("),
-        "folder": (lambda path: (path.unlink(), path.mkdir()), "is no file"),
+        "folder": (lambda path: (path.unlink(), path.mkdir()), "is no regular file but a folder"),
         "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "is no regular file"),
         "link": (lambda path: (path.unlink(), path.symlink_to("nowhere")), "cannot be read (No such file"),
         "pointer": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),

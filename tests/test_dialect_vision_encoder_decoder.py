@@ -184,7 +184,7 @@ def test_a_folder_with_a_tokenizer_says_captions(speaking, tmp_path):
     ("changes", "message"),
     [
         ({"vocab.json": None}, "has merges.txt but no vocab.json; put it there"),
-        ({"merges.txt": "#version: 0.2\nab\n"}, "merges.txt line 2: 'ab' is no pair of pieces; restore it"),
+        ({"merges.txt": "#version: 0.2\nab\n"}, r"merges.txt: is no tokenizer that can be read \(.*line 1"),
         ({"merges.txt": "#version: 0.2\nx y\n"}, "merges.txt: is no tokenizer that can be read"),
         ({"vocab.json": "{"}, "vocab.json: cannot be read as JSON"),
         ({"added_tokens.json": '{"<pad>": 20}'}, "added_tokens.json: the id of '<pad>' is 20, but should be 11; corr"),

@@ -93,6 +93,38 @@ def test_every_path_and_name_in_a_page_is_in_the_tree(page):
     assert all((ROOT / page).parent.joinpath(link).exists() for link in links)
 
 
+ELSEWHERE = {"flax", "clip", "big_vision"}  # folders of other libraries, of whose files ours speak
+
+
+def stale(text: str) -> list[str]:
+    """The files, such as files/metrics.py, and names in them, such as files.metrics.RESERVED_METRICS in backticks, of
+    which a docstring or comment speaks and that are not in the tree.
+    """
+    paths = {f"/{path.relative_to(ROOT)}" for path in (*sources(), *ROOT.glob("benchmarks/*.py"))}
+    said = {
+        path for path in re.findall(r"(?<![\w/.-])((?:\w+/)+\w+\.py)\b", text) if path.split("/")[0] not in ELSEWHERE
+    }
+    found = sorted(path for path in said if not any(each.endswith(f"/{path}") for each in paths))
+    for room, file in re.findall(r"`(?:vit_jax\.)?(\w+)\.(\w+)\.\w+`", text):
+        folder = ROOT / "vit_jax" / room
+        found += [f"{room}.{file}"] * (
+            folder.is_dir() and not ((folder / file).is_dir() or (folder / f"{file}.py").exists())
+        )
+    return found
+
+
+def test_docstrings_and_comments_speak_of_files_that_there_are():
+    assert stale("report/kept.py, figures/kept.py, `runs.log.NAME`, `files.metrics.NAME`") == [
+        "report/kept.py",
+        "runs.log",
+    ]
+    for path in sources():
+        source = path.read_text(encoding="utf-8")
+        nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef))
+        said = [ast.get_docstring(node) or "" for node in nodes] + re.findall(r"(?<![\w'\"])# .*", source)
+        assert not stale("\n".join(said)), path
+
+
 def test_the_picture_of_the_rooms_shows_the_imports_of_today():
     from PIL import Image
 
@@ -253,7 +285,7 @@ def test_every_line_that_may_be_pasted_is_known():
 
 
 def prepared(folder: Path) -> None:
-    """What their reader has: pictures, classes, sentences, TFDS sets, and public files of random weights."""
+    """What their reader has: pictures, classes, sentences, sets by name, and public files of random weights."""
     import numpy as np
     from PIL import Image
     from safetensors.numpy import save_file
@@ -263,7 +295,7 @@ def prepared(folder: Path) -> None:
     from convert.dialects import LAYOUTS
     from convert.dialects.architectures import lookup
     from vit_jax.data.fetch.contents import Contents
-    from vit_jax.data.fetch.prepare import _write as write_set
+    from vit_jax.data.fetch.prepare import write_set
     from vit_jax.models.vit_config import ViTConfig
     from vit_jax.runs.values import from_dict
 
@@ -299,9 +331,8 @@ def prepared(folder: Path) -> None:
         ("mnist", 10, (28, 28, 1)),
     ):
         pixels = {split: rng.integers(0, 256, (n, *shape), np.uint8) for split, n in (("train", 300), ("test", 60))}
-        labels = {s: {"label": (np.arange(len(x)) % classes).astype(np.uint8)} for s, x in pixels.items()}
-        labels = {s: {**x, "coarse_label": x["label"] % 20} if classes == 100 else x for s, x in labels.items()}
-        write_set(folder / "sets", name, Contents(pixels, labels, {}, numbered=classes == 100 or shape[2] == 3))
+        labels = {split: np.arange(len(x)) % classes for split, x in pixels.items()}
+        write_set(folder / "sets", name, Contents(pixels, labels, tuple(map(str, range(classes)))))
     (folder / "multi30k").mkdir()
     for name, count in (("train", 300), ("val", 20), ("test", 20)):
         for language, says in (("en", "{} dogs run."), ("de", "{} Hunde rennen.")):

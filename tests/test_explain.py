@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import functools
 import itertools
+import typing
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +19,16 @@ from tests.parity.weights import weights
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
+from vit_jax.errors import UserError
 from vit_jax.explain import images, relevance, scores, tokens
-from vit_jax.explain.methods import METHODS, OF_ATTENTION
+from vit_jax.explain.methods import METHODS
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_options import MAPS
 from vit_jax.tasks.classify.explain import explain
 from vit_jax.tasks.classify.kinds.table import KINDS
 
@@ -52,13 +56,20 @@ def double(quick_compilation):
     jax.config.update("jax_enable_x64", False)
 
 
+def test_every_pool_is_followed_or_refused():
+    values = {*typing.get_args(typing.get_type_hints(ViTConfig)["pool"])}
+    assert {each["pool"] for each in POOLS.values()} | {*MAPS} == values
+    with pytest.raises(UserError, match="cannot follow how the head reads the tokens by pool max: give ig"):
+        images.read_by_head(SimpleNamespace(pool="max", first_patch=1), 5)
+
+
 def ours(config):
     tree = unflatten({name: jnp.asarray(x) for name, x in weights(config).items()})
     return merge(definition(config, "float64", "float64"), tree)
 
 
 class Twin:
-    """The network in torch, which keeps the weights of its attentions, of which there are derivatives."""
+    """The network in torch, which keeps the weights of its attentions."""
 
     def __init__(self, config, monkeypatch):
         self.torch = pytest.importorskip("torch")
@@ -74,11 +85,10 @@ class Twin:
         given = [self.torch.as_tensor(x) if isinstance(x, np.ndarray) else x for x in inputs]
         return self.network.capture(*given, ["logits", *names])["logits"]
 
-    def attention(self, value):
-        """The weights of all attentions of example 0, and their derivatives: [H, Nq, Nk] each."""
-        slopes = self.torch.autograd.grad(value, self.maps, retain_graph=True, allow_unused=True)
-        slopes = [self.torch.zeros_like(m) if s is None else s for m, s in zip(self.maps, slopes, strict=True)]
-        return [m[0].detach().numpy() for m in self.maps], [s[0].numpy() for s in slopes]
+    @property
+    def attention(self):
+        """The weights of all attentions of example 0: [H, Nq, Nk] each."""
+        return [m[0].detach().numpy() for m in self.maps]
 
 
 def line(value, x, baseline, torch):
@@ -102,14 +112,6 @@ def identity(n):
     return [[float(i == j) for j in range(n)] for i in range(n)]
 
 
-def positive(weights, slopes):
-    """The mean over heads of what is positive of derivative times weight."""
-    h, n, m = weights.shape
-    return [
-        [sum(max(slopes[k, i, j] * weights[k, i, j], 0.0) for k in range(h)) / h for j in range(m)] for i in range(n)
-    ]
-
-
 def half(layer):
     rows = [[(x + (i == j)) / 2 for j, x in enumerate(row)] for i, row in enumerate(layer)]
     return [[x / sum(row) for x in row] for row in rows]
@@ -119,24 +121,11 @@ def mean(layer):
     return layer.mean(0).tolist()
 
 
-def relevant(layers):
-    total = identity(len(layers[0]))
-    for layer in layers:
-        total = plus(total, times(layer, total))
-    return total
-
-
 def rolled(layers):
     total = identity(len(layers[0]))
     for layer in layers:
         total = times(half(layer), total)
     return total
-
-
-def evened(matrix):
-    """I apart, the rows of the rest to sum 1, and I again."""
-    rest = [[x - (i == j) for j, x in enumerate(row)] for i, row in enumerate(matrix)]
-    return plus([[x / sum(row) if sum(row) > 0 else 0.0 for x in row] for row in rest], identity(len(matrix)))
 
 
 def read(matrix, pool, first):
@@ -158,15 +147,6 @@ def cells(pixels, patch=4):
     return np.array([pixels[y : y + patch, x : x + patch].sum() for y, x in blocks]).reshape(h // patch, w // patch)
 
 
-def hidden(x, patch=4):
-    """The image with each of its patches in turn set to 0."""
-    h, w, _ = x.shape
-    for y, left in itertools.product(range(0, h, patch), range(0, w, patch)):
-        other = x.copy()
-        other[y : y + patch, left : left + patch] = 0
-        yield other
-
-
 def looped_image(config, twin, x, k, method):
     """The explanation of one image [h, w, C] by loops."""
     torch = twin.torch
@@ -174,15 +154,8 @@ def looped_image(config, twin, x, k, method):
     value = lambda x, names=(): twin.logits(channels(x), names=names)[0, k]  # noqa: E731
     if method == "ig":
         return cells(line(value, x, np.zeros_like(x), torch))
-    if method == "occlusion":
-        with torch.no_grad():
-            whole = float(value(x))
-            return np.array([whole - float(value(other)) for other in hidden(x)]).reshape(config.grid)
-    maps, slopes = twin.attention(value(x, ("attention",)))
-    if method == "chefer":
-        tokens = relevant([*map(positive, maps, slopes)])
-    else:
-        tokens = rolled([*map(mean, maps)])
+    value(x, ("attention",))
+    tokens = rolled([*map(mean, twin.attention)])
     return np.array(read(tokens, config.pool, config.first_patch)).reshape(config.grid)
 
 
@@ -192,7 +165,7 @@ def some_images(config, n=2):
 
 @pytest.mark.parametrize(
     ("pool", "method"),
-    [*itertools.product(POOLS, OF_ATTENTION), ("registers", "ig"), ("distilled", "ig"), ("registers", "occlusion")],
+    [*itertools.product(POOLS, ["rollout"]), ("registers", "ig"), ("distilled", "ig")],
 )
 def test_images_against_loops(pool, method, monkeypatch):
     config = ViTConfig(**SIZE, **POOLS[pool])
@@ -202,34 +175,18 @@ def test_images_against_loops(pool, method, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
-def of_decoder(maps, slopes, encoders, method):
-    """The relevance of the encoder's tokens for those of the decoder: loops over its pairs of attentions."""
-    pick = positive if method == "chefer" else lambda m, _: mean(m)
-    layers = [pick(m, s) for m, s in zip(maps, slopes, strict=True)]
-    memory = (relevant if method == "chefer" else rolled)(layers[:encoders])
-    return memory, [*zip(layers[encoders::2], layers[encoders + 1 :: 2], strict=True)]
-
-
-def looped_decoder(maps, slopes, encoders, method, first):
-    """[T, N] of one value by loops; the decoder attends to the tokens of the encoder from `first` on."""
-    memory, pairs = of_decoder(maps, slopes, encoders, method)
-    t, n = len(pairs[0][0]), len(memory)
-    own, total = identity(t), [[0.0] * n for _ in range(t)]
-    source = (evened(memory) if method == "chefer" else memory)[first:]
-    for layer, cross in pairs:
-        if method == "chefer":
-            total, own = plus(total, times(layer, total)), plus(own, times(layer, own))
-            turned = [list(column) for column in zip(*evened(own), strict=True)]
-            total = plus(total, times(turned, times(cross, source)))
-        else:
-            total = times(half(layer), total)
-            total = [[x / 2 for x in row] for row in plus(total, times(cross, source))]
+def looped_decoder(maps, encoders, first):
+    """Rollout [T, N] by loops; the decoder attends to the tokens of the encoder from `first` on."""
+    layers = [*map(mean, maps)]
+    memory = rolled(layers[:encoders])
+    total = [[0.0] * len(memory) for _ in layers[-1]]
+    for layer, cross in zip(layers[encoders::2], layers[encoders + 1 :: 2], strict=True):
+        total = times(half(layer), total)
+        total = [[x / 2 for x in row] for row in plus(total, times(cross, memory[first:]))]
     return total
 
 
-@pytest.mark.parametrize(
-    ("memory", "method"), [*itertools.product(["tokens"], METHODS), *itertools.product(["patches"], OF_ATTENTION)]
-)
+@pytest.mark.parametrize(("memory", "method"), [*itertools.product(["tokens"], METHODS), ("patches", "rollout")])
 def test_captions_against_loops(memory, method, monkeypatch):
     c = CaptionerConfig(
         vit=ViTConfig(**{**SIZE, "depth": 2, "classes": 0}),
@@ -238,7 +195,7 @@ def test_captions_against_loops(memory, method, monkeypatch):
     )
     network, twin = ours(c), Twin(c, monkeypatch)
     x, given, said = some_images(c.vit, 1)[0], np.array([1, 4, 3]), np.array([4, 3, 2])
-    found = tokens.explain_caption(network, jnp.asarray(x), given, said, method, STEPS, 1)
+    found = tokens.explain_caption(network, jnp.asarray(x), given, said, method, STEPS)
     torch = twin.torch
 
     def value(x, t, names=()):
@@ -248,15 +205,11 @@ def test_captions_against_loops(memory, method, monkeypatch):
     for t in range(3):
         if method == "ig":
             expected = cells(line(lambda x, t=t: value(x, t), x, np.zeros_like(x), torch))
-        elif method == "occlusion":
-            with torch.no_grad():
-                falls = [float(value(x, t)) - float(value(other, t)) for other in hidden(x)]
-            expected = np.array(falls).reshape(c.vit.grid)
         else:
             names = ("vit.attention", "decoder.self_attention", "decoder.cross_attention")
             first = c.vit.first_patch
-            maps, slopes = twin.attention(value(x, t, names))
-            total = looped_decoder(maps, slopes, 2, method, first if memory == "patches" else 0)
+            value(x, t, names)
+            total = looped_decoder(twin.attention, 2, first if memory == "patches" else 0)
             expected = np.array(total[t][first:]).reshape(c.vit.grid)
         np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
@@ -285,68 +238,45 @@ def test_translations_against_loops(name, method, monkeypatch):
     for t in range(3):
         if method == "ig":
             expected = line(lambda x, t=t: value(x, t), rows, np.broadcast_to(middle, rows.shape), torch).sum(-1)
-        elif method == "occlusion":
-            others = [np.where(np.arange(len(rows))[:, None] == i, middle, rows) for i in range(len(rows))]
-            with torch.no_grad():
-                expected = np.array([float(value(rows, t)) - float(value(other, t)) for other in others])
         else:
             names = ("encoder.attention", "decoder.self_attention", "decoder.cross_attention")
             twin.maps.clear()
-            maps, slopes = twin.attention(value(rows, t, names))
-            expected = np.array(looped_decoder(maps, slopes, 2, method, 0)[t])
+            value(rows, t, names)
+            expected = np.array(looped_decoder(twin.attention, 2, 0)[t])
         np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
 # What is wrong in an explanation shows: each fault against the loops, which the tests above hold to 1e-12.
 
 
-def attention_of(network, x, outputs):
-    """The weights and the derivatives of the sum of some outputs, [B, L, H, N, N] each."""
-    maps = network.capture(jnp.asarray(x), ["attention"])["attention"]
-
-    def total(nudge):
-        logits = network(jnp.asarray(x), intermediates={"attention": None, "attention.nudge": nudge})
-        return jnp.take_along_axis(logits, jnp.asarray(outputs)[:, None], 1).sum()
-
-    return np.asarray(maps), np.asarray(jax.grad(total)(jnp.zeros_like(maps)))
-
-
 FAULTS = {
-    "blocks reversed": lambda a, g: relevance.chefer(weigh(a, g)[::-1]),
-    "the layer on the wrong side": lambda a, g: functools.reduce(lambda r, m: r + r @ m, weigh(a, g), np.eye(7)),
-    "mean of heads before the clamp": lambda a, g: relevance.chefer(np.maximum((g * a).mean(1), 0)),
-    "no clamp": lambda a, g: relevance.chefer((g * a).mean(1)),
-    "gradients in reverse order": lambda a, g: relevance.chefer(weigh(a, g[::-1])),
-    "no gradient": lambda a, g: relevance.chefer(a.mean(1)),
-    "map transposed": lambda a, g: relevance.chefer(weigh(a, g).swapaxes(1, 2)),
-    "column for row": lambda a, g: relevance.chefer(weigh(a, g)).T,
-    "off by one token": lambda a, g: np.roll(relevance.chefer(weigh(a, g)), 1, -1),
-    "rollout without the token itself": lambda a, g: functools.reduce(lambda r, m: m @ r, a.mean(1), np.eye(7)),
+    "blocks reversed": lambda maps: relevance.rollout(maps[::-1]),
+    "the layer on the wrong side": lambda maps: functools.reduce(lambda r, m: r @ (m + np.eye(7)) / 2, maps, np.eye(7)),
+    "map transposed": lambda maps: relevance.rollout(maps.swapaxes(1, 2)),
+    "column for row": lambda maps: relevance.rollout(maps).T,
+    "off by one token": lambda maps: np.roll(relevance.rollout(maps), 1, -1),
+    "without the token itself": lambda maps: functools.reduce(lambda r, m: m @ r, maps, np.eye(7)),
 }
-
-
-def weigh(maps, slopes):
-    return np.maximum(slopes * maps, 0).mean(1)
 
 
 @pytest.fixture(scope="module")
 def looked_at():
+    """(rollout of the patches for the class token, the mean attention of the layers [L, N, N])."""
     config = ViTConfig(**SIZE, pool="cls")
-    x = some_images(config, 1)
-    maps, slopes = attention_of(ours(config), x, [3])
-    right = images.explain_images(ours(config), jnp.asarray(x), np.array([3]), config.grid, "chefer", STEPS, 1)
-    return right[0].reshape(-1), maps[0], slopes[0]
+    x = jnp.asarray(some_images(config, 1))
+    maps = np.asarray(ours(config).capture(x, ["attention"])["attention"])[0].mean(1)
+    return images.explain_images(ours(config), x, np.array([3]), config.grid, "rollout", STEPS, 1).reshape(-1), maps
 
 
 def test_without_a_fault_it_is_the_same(looked_at):
-    right, maps, slopes = looked_at
-    np.testing.assert_allclose(relevance.chefer(weigh(maps, slopes))[0, 1:], right, rtol=0, atol=1e-14)
+    right, maps = looked_at
+    np.testing.assert_allclose(relevance.rollout(maps)[0, 1:], right, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_far_beyond_the_tolerance(fault, looked_at):
-    right, maps, slopes = looked_at
-    wrong = FAULTS[fault](maps, slopes)[0, 1:]
+    right, maps = looked_at
+    wrong = FAULTS[fault](maps)[0, 1:]
     assert np.abs(wrong - right).max() > 1e-3 * np.abs(right).max()
 
 
@@ -417,9 +347,9 @@ def test_the_most_probable_output_is_explained_of_classes_and_labels_and_a_numbe
 REFUSED = {
     "rollout of a pool with attention": (
         {"pool": "map"}, {"method": "rollout"}, r"^explain is rollout, .* attention of its own \(map\).*: give ig"),
-    "chefer of it": ({"pool": "map_all"}, {"method": "chefer"}, "^explain is chefer, .*: give ig, which takes any"),
+    "chefer": ({}, {"method": "chefer"}, "^explain is 'chefer': give ig or rollout"),
     "an unknown class": ({}, {"class_name": "A"}, "^class is 'A', which this network does not tell; nearest: a"),
-    "an unknown method": ({}, {"method": "lime"}, "^explain is 'lime': give ig, chefer, rollout or occlusion"),
+    "an unknown method": ({}, {"method": "lime"}, "^explain is 'lime': give ig or rollout"),
     "no steps": ({}, {"steps": 0}, "^steps is 0: give a positive number"),
     "no head": ({"classes": 0}, {}, "has no head and no classes"),
 }  # fmt: skip
@@ -443,7 +373,7 @@ def test_a_network_without_patches_is_explained_by_cells():
     total = network.explain(x, steps=200, class_name="abcde"[k], measured=False).maps.sum()
     assert total == pytest.approx(float(network.model(inputs)[0, k] - network.model(0 * inputs)[0, k]), rel=0.05)
     with pytest.raises(vit_jax.UserError, match="a ResNet has no attention: give ig"):
-        network.explain(x, "chefer")
+        network.explain(x, "rollout")
 
 
 def explanation_of(network, scenes, method, target=0):
@@ -478,21 +408,11 @@ def test_explanations_point_at_what_a_trained_network_must_have_seen(fields, tmp
             return np.mean([two.touches(explanation_of(network, two, method, k)[0], k) for k in (0, 1)])
 
         assert points("ig") > 0.95 and owns("ig") > 0.88
-        right = points("chefer")
-        assert right > 0.85 and owns("chefer") > 0.8 and owns("rollout") < 0.6  # rollout knows no class
+        assert owns("rollout") < 0.6  # it knows no class
         score, random = network.explain(seen.pixels[:100], batch=50).score
         assert score > 0.7 and random < 0.06
-        assert network.explain(seen.pixels[:100], "chefer", batch=50).score[0] > 0.65
-
-        maps = images._weighted
-        monkeypatch.setattr(images, "_weighted", lambda *args: maps(*args).swapaxes(-1, -2))
-        assert points("chefer") < right - 0.1  # transposed
-        monkeypatch.setattr(images, "_weighted", lambda model, x, k: maps(model, x, (k + 1) % 12))
-        assert owns("chefer") < 0.6  # of another class
-        monkeypatch.setattr(images, "_weighted", lambda model, x, k: images._attention(model, x))
-        assert owns("chefer") < 0.6  # without gradients
-        monkeypatch.setattr(images, "_weighted", maps)
+        right = points("rollout")
         if fields["pool"] == "cls":
             read = images.read_by_head
             monkeypatch.setattr(images, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
-            assert points("chefer") < 0.6  # of another token
+            assert points("rollout") < min(right - 0.1, 0.6)  # of another token

@@ -34,7 +34,7 @@ JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 NEVER = {"torch", "torchvision", "torch_ref", "tensorflow"}
 ONLY_WHEN_USED = {
     *("tensorflow_datasets", "array_record", "tensorboard", "wandb"),
-    *("tokenizers", "sentencepiece", "sacrebleu", "h5py"),
+    *("tokenizers", "sentencepiece", "transformers", "sacrebleu", "h5py", "optuna", "sqlalchemy"),
 }
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow", "jax2onnx", "onnx", "onnx_ir", "onnxruntime"}
 # What convert reads of vit_jax: nothing that loads jax.
@@ -668,3 +668,228 @@ def test_files_that_promise_it_load_no_jax():
     command = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
     assert not JAX & set(loaded)
+
+
+# ---------------------------------------------------------------------------- what the house may weigh
+
+
+# Lines of each room, files of each package, and imports from one file to another: what was reached. An issue states how
+# many lines it may cost; that raises these numbers, a file for 130 lines and five imports a file. Whoever needs more
+# takes something away, and says in CHANGELOG.md what.
+class Budget(NamedTuple):
+    """The most that there may be."""
+
+    lines: dict[str, int]  # of each room
+    files: dict[str, int]  # and the following, of each package
+    imports: dict[str, int]  # from one file to another
+    density: dict[str, float]  # characters in a line of code, on average
+    long_files: dict[str, int]  # of more than 400 lines
+
+
+BUDGET = Budget(lines={}, files={}, imports={}, density={}, long_files={})
+LONGEST_FUNCTION = 40  # lines of the product, docstring aside
+
+
+def weighed(root: Path, package: str) -> dict[str, int]:
+    """{room: lines} of a package; its files at the root are one room, and so are all of tests."""
+    found: dict[str, int] = {}
+    for path in sorted((root / package).rglob("*.py")):
+        parts = path.relative_to(root).parts
+        name = "/".join(parts[:2]) if package in ("vit_jax", "convert") and len(parts) > 2 else package
+        found[name] = found.get(name, 0) + path.read_text(encoding="utf-8").count("\n")
+    return found
+
+
+def arrows(root: Path, package: str) -> int:
+    """How many imports there are from one file of a package to another of it."""
+    return sum(
+        len({each.name for each in its if each.name.partition(".")[0] == package and each.name != module})
+        for module, its in read(root, package).items()
+    )
+
+
+def docstring_lines(tree: ast.AST) -> set[int]:
+    """The numbers of the lines that docstrings take."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            found |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return found
+
+
+def density(root: Path, package: str) -> float:
+    """The mean length of a line of code, without its indentation, comments, docstrings and blank lines."""
+    lengths: list[int] = []
+    for path in sorted((root / package).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        docs, lines = docstring_lines(ast.parse(text)), text.splitlines()
+        kept = (line.strip() for number, line in enumerate(lines, 1) if number not in docs)
+        lengths += [len(line) for line in kept if line and not line.startswith("#")]
+    return sum(lengths) / len(lengths)
+
+
+def long_functions(root: Path, package: str) -> list[str]:
+    """The functions that do not fit a screen, their docstring aside."""
+    found = []
+    for path in sorted((root / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                lines = set(range(node.lineno, (node.end_lineno or 0) + 1))
+                if len(lines - docstring_lines(node)) > LONGEST_FUNCTION:
+                    found.append(f"{path.relative_to(root)}: {node.name} has {len(lines)} lines")
+    return found
+
+
+def over_budget(root: Path, budget: Budget) -> list[str]:
+    """What exceeds the budget."""
+    found = []
+    for package in budget.files:
+        for name, n in weighed(root, package).items():
+            if n > (most := budget.lines.get(name, 0)):
+                found.append(f"{name} has {n} lines, and may have {most}")
+        files = sorted((root / package).rglob("*.py"))
+        figures = {
+            "files": (len(files), budget.files),
+            "imports between files": (arrows(root, package), budget.imports),
+            "characters in a line of code": (density(root, package), budget.density),
+            "files over 400 lines": (
+                sum(path.read_text(encoding="utf-8").count("\n") > 400 for path in files),
+                budget.long_files,
+            ),
+        }
+        for what, (n, allowed) in figures.items():
+            if n > allowed[package]:
+                found.append(f"{package} has {n:.4g} {what}, and may have {allowed[package]:.4g}")
+        found += long_functions(root, package) if package != "tests" else []
+    return found
+
+
+def test_the_house_weighs_no_more_than_its_budget():
+    assert not over_budget(ROOT, BUDGET)
+
+
+HEAVIER = {  # what is added to a folder that is full: what is said
+    "a line": ({"vit_jax/files/a.py": "x = 1\n\n"}, "vit_jax/files has 2 lines, and may have 1"),
+    "a room": ({"vit_jax/texts/a.py": "x = 1\n"}, "vit_jax/texts has 1 lines, and may have 0"),
+    "a file": ({"vit_jax/files/b.py": ""}, "vit_jax has 2 files, and may have 1"),
+    "an import": ({"vit_jax/files/a.py": "from . import b", "vit_jax/files/b.py": ""}, "has 1 imports between files"),
+    "density": ({"vit_jax/files/a.py": "x = (1, 2)  # 3\n"}, "vit_jax has 15 characters in a line of code"),
+    "a long file": ({"vit_jax/files/a.py": "x = 1\n" * 401}, "vit_jax has 1 files over 400 lines"),
+    "a long function": ({"vit_jax/files/a.py": "def f():\n" + "    x = 1\n" * 40}, "a.py: f has 41 lines"),
+}
+
+
+@pytest.mark.parametrize("case", HEAVIER)
+def test_what_exceeds_the_budget_is_found(tmp_path, case):
+    budget = Budget({"vit_jax/files": 1}, *({"vit_jax": most} for most in (1, 0, 5, 0)))
+    full = {"vit_jax/files/a.py": "x = 1\n"}
+    assert not over_budget(plant(tmp_path / "full", full), budget)
+    more, said = HEAVIER[case]
+    assert any(said in line for line in over_budget(plant(tmp_path / "more", full | more), budget))
+
+
+def test_a_docstring_counts_neither_as_code_nor_to_its_function(tmp_path):
+    source = 'def f():\n    """' + "long " * 30 + '\n    """\n' + "    x = 1\n" * 39
+    plant(tmp_path, {"vit_jax/files/a.py": source})
+    assert not long_functions(tmp_path, "vit_jax") and density(tmp_path, "vit_jax") < 6
+
+
+# ------------------------------------------------------------------- a choice among the values of a Literal
+
+
+def literals(trees: list[ast.Module]) -> dict[str, list[set[str]]]:
+    """{name of a field: the values of each Literal that is its type}, over the fields of all classes."""
+    named: dict[str, set[str]] = {}
+
+    def values(type_: ast.expr) -> set[str]:
+        nodes = [*ast.walk(type_)] if type_ else []
+        own = {n.value for n in nodes if isinstance(n, ast.Constant) and "Literal[" in ast.unparse(type_)}
+        return own.union(*(named.get(getattr(n, "id", ""), set()) for n in nodes))
+
+    for node in (node for tree in trees for node in tree.body if isinstance(node, ast.Assign)):
+        if ast.unparse(node.value).startswith("Literal["):
+            named[ast.unparse(node.targets[0])] = values(node.value)
+    found: dict[str, list[set[str]]] = {}
+    for node in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for field in (each for each in node.body if isinstance(each, ast.AnnAssign)):
+            found.setdefault(ast.unparse(field.target), []).append(values(field.annotation))
+    return found
+
+
+def chains(scope: ast.AST) -> Iterator[list[ast.expr]]:
+    """The tests of each if/elif with an else, of each conditional expression, and of the returns of each block in turn,
+    that do not end with `raise`.
+    """
+    for node in ast.walk(scope):
+        if isinstance(node, ast.If | ast.IfExp):
+            tests, rest = [], [node]
+            while len(rest) == 1 and isinstance(rest[0], ast.If | ast.IfExp):
+                tests.append(rest[0].test)
+                rest = rest[0].orelse if isinstance(rest[0], ast.If) else [rest[0].orelse]
+            if rest and not isinstance(rest[-1], ast.Raise):
+                yield tests
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list) and block and not isinstance(block[-1], ast.Raise):
+                leave = [n for n in block if isinstance(n, ast.If) and isinstance(n.body[-1], ast.Return)]
+                ends = [n.value for n in block if isinstance(n, ast.Return) and isinstance(n.value, ast.IfExp)]
+                yield [each.test for each in (*leave, *ends)]
+
+
+def open_choices(trees: dict[str, ast.Module]) -> list[str]:
+    """Where a new value of a Literal would silently be taken for another: what tells two values or more apart, or the
+    two that there are if neither is off, has to end in assert_never, an error, or a look-up in a dict.
+    """
+    fields, found = literals([*trees.values()]), []
+    for file, tree in trees.items():
+        for scope in (node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)):
+            text = ast.unparse(scope)
+            for chain in chains(scope):
+                told: dict[str, list[set[str]]] = {}
+                for test in chain:
+                    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq | ast.In):
+                        continue
+                    if values := {n.value for n in ast.walk(test.comparators[0]) if isinstance(n, ast.Constant)}:
+                        told.setdefault(ast.unparse(test.left).rpartition(".")[2], []).append(values)
+                for name, values in told.items():
+                    types = [each for each in fields.get(name, ()) if set.union(*values) <= each]
+                    closed = (
+                        rf"(assert_never\(|\}}\[)[\w.]*\b{name}[\])]|if [\w.\[]*\b{name}\]? (!=|not in) .*:\n *raise "
+                    )
+                    two = any(len(each) == 2 and not each & {"", "none"} for each in types)
+                    if types and (len(values) > 1 or two) and not re.search(closed, text):
+                        found.append(f"{file}: {scope.name}: {name}")
+    return sorted({*found})
+
+
+def parsed(root: Path) -> dict[str, ast.Module]:
+    """{file: its tree} of the three packages under a root."""
+    paths = (path for package in ("vit_jax", "convert", "torch_ref") for path in sorted((root / package).rglob("*.py")))
+    return {str(path.relative_to(root)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def test_no_value_of_a_literal_is_silently_taken_for_another():
+    trees = parsed(ROOT)
+    assert not open_choices(trees)
+    assert {"cls", "map_all"} < literals([*trees.values()])["pool"][0]
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("if c.pool == 'cls':\n  x = 1\n elif c.pool == 'mean':\n  x = 2\n else:\n  x = 3", True),
+        ("if c.pool == 'cls':\n  return 1\n if c.pool == 'mean':\n  return 2\n return 3", True),
+        ("if c.pool == 'cls':\n  return 1\n return 2 if c.pool == 'mean' else 3", True),
+        ("return 1 if c.pool == 'cls' else 2 if c.pool in ('mean', 'max') else 3", True),
+        ("return 1 if c.order == 'rows' else 2", True),
+        ("return 1 if c.pool == 'cls' else 2", False),
+        ("return 1 if c.rotary == 'axial' else 2", False),
+        ("return {'rows': 1, 'columns': 2}[c.order]", False),
+        ("if c.pool == 'cls':\n  return 1\n if c.pool == 'mean':\n  return 2\n raise ValueError", False),
+        ("if c.order == 'rows':\n  return 1\n assert_never(c.order)", False),
+        ("if c.order == 'rows':\n  return 1\n if c.order != 'columns':\n  raise ValueError\n return 2", False),
+    ],
+)
+def test_a_choice_that_is_left_open_is_found(body, found):
+    config = "class C:\n pool: Literal['cls', 'mean', 'max']\n order: Literal['rows', 'columns']\n"
+    config += " rotary: Literal['none', 'axial']\n"
+    assert bool(open_choices({"a.py": ast.parse(f"{config}def f(c):\n {body}\n")})) == found

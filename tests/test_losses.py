@@ -15,6 +15,7 @@ import pytest
 import vit_jax
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.mixing import mix_pairs
+from vit_jax.config.fields import identity
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.run import LossConfig
 from vit_jax.data.images.config import ImageData
@@ -279,10 +280,24 @@ def test_what_excludes_each_other_is_refused(case):
         check_run(dataclasses.replace(run, augment=ImageAugment(**augment, with_numbers=True)))
 
 
+def test_an_augmentation_to_come_is_refused_of_numbers():
+    @dataclasses.dataclass(frozen=True)
+    class Newer(ImageAugment):
+        grid: float = identity(0.0, "share of an image that is hidden by a grid")
+
+    run = dataclasses.replace(DIGITS, data=ImageData(target="number"), loss=LossConfig(), augment=Newer())
+    check_run(run)
+    with pytest.raises(
+        UserError, match=r"augment.grid is 0.5, but data.target is number.* set augment.grid to 0.0; or"
+    ):
+        check_run(dataclasses.replace(run, augment=Newer(grid=0.5)))
+
+
 EIGHT = """
 import json, sys
 import jax, jax.numpy as jnp, numpy as np, optax
 from vit_jax.augmentation.config import ImageAugment
+from vit_jax.config.fields import identity
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData

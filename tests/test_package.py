@@ -86,8 +86,8 @@ def test_wheel_metadata(wheel):
     base = {canonicalize_name(r.name) for r in map(Requirement, found.requires or []) if "extra" not in str(r.marker)}
     assert {"jax", "flax", "optax", "tensorflow-datasets"} <= base
     assert not base & {"torch", "torchvision", "tensorflow", "tensorflow-cpu", "tensorboard", "wandb", "pytest"}
-    extras = {"cuda12", "cuda13", "tpu", "torch", "parity", "hub", "text", "captions", "onnx", "stablehlo"}
-    extras |= {"fast-jpeg", "tensorboard", "wandb", "examples", "docs", "plan-cuda12", "plan-tpu"}
+    extras = {"cuda12", "cuda13", "tpu", "torch", "parity", "hub", "text", "sweep", "captions", "onnx", "stablehlo"}
+    extras |= {"fast-jpeg", "tensorboard", "wandb", "examples", "docs", "ray", "plan-cuda12", "plan-tpu"}
     assert extras | {"test", "dev"} == set(found.metadata.get_all("Provides-Extra"))
 
 

@@ -1,6 +1,7 @@
-"""Sets by name on a fresh machine: fetched from a server on this machine, checked, prepared as TFDS would."""
+"""Sets by name on a fresh machine: fetched from a server on this machine, checked, in the order of TFDS."""
 
 import importlib.util
+import io
 import os
 import re
 import shutil
@@ -9,14 +10,17 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from tests.image_sources import a_run, open_dataset
+from tests.image_sources import a_run, everything, open_dataset
 from tests.official_sets import cifar_members, contents, serving, small, tar, with_files
 from vit_jax.data.fetch import download, prepare
 from vit_jax.data.fetch.archives import OFFICIAL, CifarSet
+from vit_jax.data.fetch.contents import Contents
 from vit_jax.data.images.sources.open import open_image_source as open_source
 from vit_jax.errors import UserError
 from vit_jax.files.locks import lock_file
@@ -80,8 +84,11 @@ def test_other_addresses_are_those_of_torchvision():
 def test_sizes_and_shapes_are_those_of_the_builder(name):
     import tensorflow_datasets as tfds
 
-    features = tfds.builder(name).info.features
-    assert features["image"].shape == OFFICIAL[name].shape and features["label"].num_classes == OFFICIAL[name].classes
+    builder, official = tfds.builder(name), OFFICIAL[name]
+    features = builder.info.features
+    assert features["image"].shape == official.shape and features["label"].num_classes == official.classes
+    assert official.version == str(builder.version)
+    assert isinstance(official, CifarSet) or [*official.names] == features["label"].names
     assert OFFICIAL[name].splits == {
         "train": 50_000 if isinstance(OFFICIAL[name], CifarSet) else 60_000,
         "test": 10_000,
@@ -91,37 +98,70 @@ def test_sizes_and_shapes_are_those_of_the_builder(name):
 # --------------------------------------------------------------------------------- what is prepared
 
 
-@pytest.mark.parametrize("name", OFFICIAL)
-def test_a_set_by_name_is_fetched_once_and_read_by_tfds_itself(home, table, name, capsys):
+def write_as_tfds(root, name, made, classes, monkeypatch):
+    """Let TFDS itself write the records of a set, whose keys are the places in its archive."""
     import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.hashing import Hasher
 
+    builder = tfds.builder(name, data_dir=root, file_format="array_record")
+    features = builder.info.features
+    features["label"].names = [*classes]
+
+    def records(split):
+        for i, (pixels, label) in enumerate(zip(*made[split], strict=True)):
+            file = io.BytesIO()
+            Image.fromarray(pixels.squeeze()).save(file, "png")
+            record = {"image": file.getvalue(), "label": int(label), "coarse_label": 0, "id": f"{split}_{i:05d}"}
+            yield i, {key: value for key, value in record.items() if key in features}
+
+    monkeypatch.setattr(builder, "_make_download_manager", lambda **_: SimpleNamespace(downloaded_size=0))
+    monkeypatch.setattr(builder, "_split_generators", lambda *_: {split: records(split) for split in made})
+    builder.download_and_prepare()
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_a_set_by_name_is_fetched_once_and_is_the_data_that_tfds_writes(
+    home, table, name, tmp_path, monkeypatch, capfd
+):
+    """Its images, labels and classes in their order, and so every run; what a run knows its data by, too."""
     official, files, made = small(name)
     with serving(files) as (address, asked):
         table(name, official, files, address)
         data = open_dataset(of(name))
         assert open_dataset(of(name)).identity == data.identity  # and asks the server nothing
     assert sorted(asked) == sorted((f"/{file}", None) for file in files)
-    assert [path.name for path in home.iterdir()] == [name]  # the archives are gone
-    builder = tfds.builder(name, data_dir=home)
-    for split, (pixels, labels) in made.items():
-        source = builder.as_data_source(split)
-        order = sorted(range(len(pixels)), key=Hasher(split).hash_key)
-        assert len(source) == len(order)
-        for found, i in zip(source, order, strict=True):
-            np.testing.assert_array_equal(found["image"], pixels[i])
-            assert all(found[label] == values[i] for label, values in labels.items())
-            assert "id" not in found or found["id"].decode() == f"{split}_{i:05d}"
-    if isinstance(official, CifarSet):
-        names = {label: builder.info.features[label].names for label in official.labels}
-        assert names["label"] == list(data.class_names) == [f"class {i}" for i in range(official.classes)]
-        assert names.get("coarse_label", ["group 0"])[0] == "group 0" and {"id", *names} < builder.info.features.keys()
+    assert [path.relative_to(home) for path in home.rglob("*")] == [Path(name), Path(name, f"{official.version}.npz")]
     assert "tensorflow" not in sys.modules
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["fetch"] * len(files) + ["prepare", "prepared"]
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["fetch"] * len(files) + ["prepared"]
+    write_as_tfds(tmp_path / "theirs", name, made, data.class_names, monkeypatch)
+    for memory in (4.0, 0.0):
+        theirs = open_dataset(of(name, dir=str(tmp_path / "theirs"), memory=memory))
+        ours = open_dataset(of(name, memory=memory))
+        assert ours.identity == theirs.identity == data.identity and ours.same_as(theirs.identity)
+        assert ours.outputs == theirs.outputs and ours.preprocess == theirs.preprocess
+        for split in ("train", "test"):
+            np.testing.assert_array_equal(everything(ours.splits[split]), everything(theirs.splits[split]))
+            np.testing.assert_array_equal(ours.splits[split].labels, theirs.splits[split].labels)
+            assert ours.splits[split].name(3) == theirs.splits[split].name(3)
 
 
-def test_images_become_pngs_in_files_that_a_second_preparation_repeats(home, table, tmp_path):
+def test_a_folder_that_tfds_has_prepared_is_read_before_our_own_file(home, table, tmp_path, monkeypatch):
+    official, files, made = small("cifar10")
+    _, _, other = small("cifar10", seed=1)
+    with serving(files) as (address, _):
+        table("cifar10", official, files, address)
+        ours = open_dataset(of("cifar10"))
+    write_as_tfds(home, "cifar10", other, ours.class_names, monkeypatch)
+    pixels = {*map(bytes, other["test"][0])}
+    assert {*map(bytes, everything(open_dataset(of("cifar10")).splits["test"]))} == pixels
+    shutil.rmtree(home / "cifar10/3.0.2")
+    run = of("cifar10")
+    for source in ("cifar10", "cifar10:3.0.2"):
+        assert open_dataset(replace(run, data=replace(run.data, source=source))).identity == ours.identity
+    assert {*map(bytes, everything(open_dataset(of("cifar10")).splits["test"]))} == {*map(bytes, made["test"][0])}
+
+
+def test_a_second_preparation_repeats_the_file(home, table, tmp_path):
     official, files, _ = small("cifar10")
     with serving(files) as (address, _):
         table("cifar10", official, files, address)
@@ -129,9 +169,53 @@ def test_images_become_pngs_in_files_that_a_second_preparation_repeats(home, tab
         for folder in folders:
             folder.mkdir()
             open_dataset(of("cifar10", dir=str(folder)))
-    a, b = ({path.name: path.read_bytes() for path in (f / "cifar10/3.0.2").iterdir()} for f in folders)
+    a, b = ((f / "cifar10/3.0.2.npz").read_bytes() for f in folders)
     assert a == b
     assert not home.exists()
+
+
+def other_pixel(path):
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays["train_images"][0, 0, 0, 0] ^= 1
+    np.savez(path, **arrays)
+
+
+def no_labels(path):
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file if name != "test_labels"}
+    np.savez(path, **arrays)
+
+
+def other_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    {
+        "a pixel": (other_pixel, "is damaged: its digest is not that of its arrays"),
+        "no labels": (no_labels, "is damaged: its digest is not that of its arrays"),
+        "another file": (lambda path: np.savez(path, images=np.zeros(3)), "is damaged: its digest is not"),
+        "a bit": (other_bit, "cannot be read (Bad CRC-32"),
+        "cut": (lambda path: path.write_bytes(path.read_bytes()[:1000]), "cannot be read (File is not a zip file"),
+        "text": (lambda path: path.write_text("text"), "cannot be read ("),
+        "folder": (lambda path: (path.unlink(), path.mkdir()), "is no regular file but a folder"),
+        "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "is no regular file but a pipe"),
+    }.values(),
+    ids=["a pixel", "no labels", "another file", "a bit", "cut", "text", "folder", "pipe"],
+)
+def test_a_damaged_file_is_named_and_stays(home, damage, says):
+    _, _, made = small("cifar10")
+    pixels, labels = ({split: made[split][i] for split in made} for i in (0, 1))
+    path = prepare.write_set(home, "cifar10", Contents(pixels, labels, tuple("0123456789")))
+    damage(path)
+    before = path.read_bytes() if path.is_file() else None
+    text = refusal("cifar10")
+    assert f"{path}: {says}" in text and "it" in text.rpartition(";")[2]
+    assert before is None or path.read_bytes() == before
 
 
 def test_archives_put_there_by_hand_are_used_without_a_network_and_kept(home, table, capsys):
@@ -174,7 +258,7 @@ def test_a_dry_run_says_what_it_would_fetch_and_writes_nothing(home, table, insi
     done = inside("train", "cifar10-48x4", "--dry-run", "--batch", 8)
     assert done.returncode == 0 and "train 40, validation 4, test 8" in done.stdout, done.stderr
     said = "would fetch cifar-10-binary.tar.gz (0.2 MB) from http://127.0.0.1:9/cifar-10-binary.tar.gz to "
-    assert f"{said}{home / 'downloads/cifar10'}, and prepare {home / 'cifar10'}" in done.stdout
+    assert f"{said}{home / 'downloads/cifar10'}, and prepare {home / 'cifar10/3.0.2.npz'}" in done.stdout
     done = inside("train", "cifar10-48x4", "--dry-run", "--batch", 8, "--data.no-download")
     assert done.returncode == 2 and "data.download is false" in done.stderr
     assert not home.exists() and not (tmp_path / "runs").exists()
@@ -207,23 +291,20 @@ def test_another_file_by_hand_is_named_and_not_removed(home, table):
     assert "it is not a file" in refusal("cifar10")
 
 
-def test_a_folder_without_its_json_is_not_overwritten(home, table):
+def test_a_folder_without_its_json_is_no_set_and_stays(home, table):
     official, files, _ = small("mnist")
     (home / "mnist/3.0.1").mkdir(parents=True)
     (home / "mnist/3.0.1/mine.txt").write_text("mine")
-    with serving(files) as (address, asked):
+    with serving(files) as (address, _):
         table("mnist", official, files, address)
-        assert f"{home / 'mnist/3.0.1'}: has no dataset_info.json" in refusal("mnist")
-        assert (home / "mnist/3.0.1/mine.txt").read_text() == "mine"
-        shutil.rmtree(home / "mnist")
         open_dataset(of("mnist"))
-    assert len(asked) == 4  # what was fetched before the refusal was not fetched again
+    assert (home / "mnist/3.0.1/mine.txt").read_text() == "mine" and (home / "mnist/3.0.1.npz").is_file()
 
 
 def test_what_a_killed_process_left_is_used_or_cleared(home, table):
     official, files, _ = small("cifar10")
-    (home / "cifar10/incomplete.3.0.2").mkdir(parents=True)
-    (home / "cifar10/incomplete.3.0.2/dataset_info.json").write_text("{")
+    (home / "cifar10").mkdir(parents=True)
+    (home / "cifar10/3.0.2.part").write_text("half")
     part = home / "downloads/cifar10/cifar-10-binary.tar.gz.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(files["cifar-10-binary.tar.gz"][:5000])
@@ -232,7 +313,7 @@ def test_what_a_killed_process_left_is_used_or_cleared(home, table):
         table("cifar10", official, files, address)
         open_dataset(of("cifar10"))
     assert asked == [("/cifar-10-binary.tar.gz", "bytes=5000-")]
-    assert [path.name for path in (home / "cifar10").iterdir()] == ["3.0.2"] and not (home / "downloads").exists()
+    assert [path.name for path in (home / "cifar10").iterdir()] == ["3.0.2.npz"] and not (home / "downloads").exists()
 
 
 def test_what_we_fetched_goes_at_the_next_start_where_a_process_was_killed_after_it_had_prepared_the_set(home, table):
@@ -298,20 +379,11 @@ def test_a_full_disk_is_foreseen_or_told(home, table, monkeypatch):
                 "0.0 MB free but cifar10 needs up to 0.3 MB; free some space there" in refusal("cifar10") and not asked
             )
         with monkeypatch.context() as patch:
-            patch.setattr(
-                prepare, "_write_split", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-            )
+            patch.setattr(np, "savez", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
             text = refusal("cifar10")
     assert "(No space left on device)" in text and "`data.dir" in text
     assert [path.name for path in home.rglob("*") if path.is_file()] == ["cifar-10-binary.tar.gz.part"]
     assert not (home / "cifar10").exists()
-
-
-def test_an_error_of_the_record_writer_is_a_sentence(home, table, tmp_path):
-    _, _, made = small("cifar10")
-    held = prepare.Contents({"train": made["train"][0]}, {"train": made["train"][1]}, {}, True)
-    with pytest.raises(UserError, match=r"cannot be written \(.*No such file or directory\)"):
-        prepare._write_split(tmp_path / "absent/a", "train", held, lambda done: None, 0)
 
 
 # ------------------------------------------------------------------------------------- bad archives
@@ -321,7 +393,7 @@ def bad_tar(case):
     import tarfile
 
     made = contents("cifar10")
-    members, batches = cifar_members("cifar10", made, {"label": [f"class {i}" for i in range(10)]})
+    members, batches = cifar_members("cifar10", made, [f"class {i}" for i in range(10)])
     first = "cifar-10-batches-bin/data_batch_1.bin"
     link, bomb = tarfile.TarInfo(first), tarfile.TarInfo("bomb")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"

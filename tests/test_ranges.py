@@ -6,7 +6,7 @@ import math
 import pytest
 
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands import shards, sheet, train
+from vit_jax.commands import sheet, train
 from vit_jax.commands.evaluate import EvaluateFlags
 from vit_jax.commands.prediction.flags import PredictFlags
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
@@ -51,7 +51,7 @@ FIELDS = {
     ImageData: {"folds fold": AMOUNT},
     FittedImages: {
         "background": ((-1, 256), (0, 255)),
-        "size trim threads memory lanes read_ahead disk_cache": AMOUNT,
+        "size trim threads memory read_ahead": AMOUNT,
         "window block": COUNT,
     },
     CaptionData: {"drawn": COUNT, "length": LENGTH},
@@ -85,9 +85,8 @@ FIELDS = {
         "relative_distance": COUNT,
     },
     train.Options: {"seeds folds": AMOUNT},
-    EvaluateFlags: {"batch": AMOUNT, "part_size": COUNT, "bootstrap": ((-1, 1_000_001), (0, 1_000_000))},
-    PredictFlags: {"part_size top batch": COUNT},
-    shards.Options: {"megabytes": ((0, 4097), (1, 4096))},
+    EvaluateFlags: {"batch": AMOUNT, "bootstrap": ((-1, 1_000_001), (0, 1_000_000))},
+    PredictFlags: {"top batch": COUNT},
     sheet.Options: {"images": ((0, 65), (1, 64)), "views": ((0, 41), (1, 40))},
     ResNetConfig: {"image channels classes width hidden groups": COUNT, "stages": BLOCKS},
     CaptionerConfig: {"memory_width": COUNT},

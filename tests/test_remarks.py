@@ -70,7 +70,8 @@ def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path
         code, told, _ = convert(source, tmp_path / target, *way, "--set", "mean=0.5", "--set", "std=0.5")
         assert (
             code == 0
-            and "so fit stretch, interpolation bicubic is written; change it with `fields fit=... interpolation=...`" in told
+            and "so fit stretch, interpolation bicubic is written; change it with `fields fit=... interpolation=...`"
+            in told
         )
 
 

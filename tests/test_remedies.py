@@ -119,7 +119,7 @@ def run_defaults() -> list[train.Options]:
     return [train.Options(**{f.name: getattr(run, f.name) for f in fields}) for run in runs]
 
 
-OF_COMMANDS = (evaluate.Options, predict.Options, command.Options, compare.Options)
+OF_COMMANDS = (evaluate.Options, predict.Options, command.Options, compare.Options, sweep.Options)
 FUNCTIONS = ("build", "compare", "evaluate", "export", "load", "predict", "preset", "report", "steps", "sweep", "train")
 
 

@@ -155,11 +155,6 @@ def _quick(monkeypatch, engines) -> None:
     quicken(monkeypatch, engines)
 
 
-def parts_of(checked: Checked) -> list[Any]:
-    """What the learning rate depends on besides the config."""
-    return [(each.after, each.run.epochs, each.continuation) for each in checked.segments]
-
-
 def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) -> None:
     """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
     set_up = training.set_up
@@ -171,13 +166,12 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) ->
             for f in dataclasses.fields(RunConfig)
             if f.metadata.get("execution") and f.name not in ("accumulate", "parallel")
         }
-        key = json.dumps([to_dict(replace(run, patience=0, **execution)), parts_of(checked)])
+        key = json.dumps(to_dict(replace(run, patience=0, **execution)))
         if key not in engines:
             engines[key] = set_up(checked, dataset)
         known = engines[key]
         stated = replace(run, model=known.as_given.model)
-        segments = [*checked.segments[:-1], *(replace(last, run=stated) for last in checked.segments[-1:])]
-        return replace(known, as_given=stated, run=setup.plan(stated, known.dataset)[0], segments=segments)
+        return replace(known, as_given=stated, run=setup.plan(stated, known.dataset)[0])
 
     monkeypatch.setattr(training, "set_up", once)
     monkeypatch.setattr(finish, "draw", lambda *_: None)

@@ -146,7 +146,7 @@ def test_a_run_is_shown_with_settings_results_cost_versions_and_a_command_that_r
     for field, value in (("loss.name", "binary"), ("data.target", "class")):  # which data alone may decide otherwise
         stated = with_fields(run, {field: value, "data.source": "other.npz", "name": field})
         made(field, stated)
-        (words,) = tables.commands_of(gather([field]).lines[0])
+        words = tables.command_of(gather([field]).lines[0])
         by_data = {"model.classes": 0, "name": f"{field}-again"}
         assert train_command.parse(shlex.split(words)[3:])[1].run() == with_fields(stated, by_data)
     assert command(["a"]) == 0 and capsys.readouterr().out == "the report is in runs/a/report.html\n"
@@ -159,7 +159,7 @@ def test_a_run_on_texts_from_given_weights_is_repeated_by_finetune():
     words = [f"w{i}" for i in range(9)]
     folder = runs.Run("runs/tuned")
     folder.create(runs.record_of(run, "finetune", data={"name": "tsv"}, vocabulary={"source": words, "target": words}))
-    (words,) = tables.commands_of(gather(["tuned"]).lines[0])
+    words = tables.command_of(gather(["tuned"]).lines[0])
     stated = "--name tuned-again --data.source tsv:pairs.tsv --epochs 2 --init opus"
     assert {*words.split()} == {*f"python -m vit_jax.train finetune {stated}".split()}
 

@@ -4,7 +4,6 @@ import gzip
 import io
 import itertools
 import json
-import shlex
 import tarfile
 
 import numpy as np
@@ -12,11 +11,12 @@ import pytest
 from PIL import Image
 
 from tests import loopback_s3
-from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_tfds
-from vit_jax.commands.shards import command
+from tests.image_sources import a_run, everything, names, open_dataset, write_images
+from vit_jax.commands.prediction.sources import sources_of
 from vit_jax.data.batches import batches
-from vit_jax.data.captions.captioned import find_captions
-from vit_jax.data.lanes import LaneOrder
+from vit_jax.data.captions.config import CaptionData
+from vit_jax.data.captions.open import open_captions
+from vit_jax.data.images.blocks import BlockOrder
 from vit_jax.data.shards.index import open_indexes
 from vit_jax.data.shards.open import SCANS
 from vit_jax.data.shards.pattern import find_shards
@@ -348,7 +348,7 @@ def test_parquet_gives_what_the_same_images_in_a_folder_give(tmp_path, memory):
             batch = found.splits["train"].batch(rows)
             assert all(np.array_equal(batch[key], folder[key]) for key in ("image", "label"))
             order = found.order(2, 0)
-            assert type(order) is LaneOrder and found.class_names == ("x", "y", "z")
+            assert type(order) is BlockOrder and found.class_names == ("x", "y", "z")
             train = found.splits["train"]
             assert [*order.starts] == [0, 3, 6, 7, 10, 11] and names(train)[7] == "train-1.parquet row 0"
             for i, taken in enumerate(batches(train, order, 0, 10)):
@@ -403,128 +403,7 @@ def test_parquet_without_features_is_read_by_the_names_of_its_columns(tmp_path):
         open_dataset(a_run(f"parquet:{tmp_path}/x.parquet"))
 
 
-# ------------------------------------------------------------------------------------------------ MDS
-
-
-def mds(rows, columns):
-    """An MDS shard, as streaming.MDSWriter lays it out: {column: (encoding, its fixed size or None)}."""
-    names = sorted(columns)
-    header = {"format": "mds", "version": 2, "compression": None, "column_names": names,
-              "column_encodings": [columns[name][0] for name in names],
-              "column_sizes": [columns[name][1] for name in names]}  # fmt: skip
-    said, body = json.dumps(header, sort_keys=True).encode(), []
-    for row in rows:
-        cells = [row[name] for name in names]
-        sizes = [len(cell) for cell, name in zip(cells, names, strict=True) if columns[name][1] is None]
-        body.append(np.array(sizes, "<u4").tobytes() + b"".join(cells))
-    ends = np.cumsum([0, *map(len, body)]) + 4 + 4 * (len(body) + 1) + len(said)
-    return np.uint32(len(body)).tobytes() + ends.astype("<u4").tobytes() + said + b"".join(body)
-
-
-LABELLED = {"image": ("png", None), "label": ("int", 8), "caption": ("str", None)}
-
-
-def mds_rows(labels, first=0):
-    cells = ((png(i), np.int64(label).tobytes(), b"so") for i, label in enumerate(labels, first))
-    return [dict(zip(("image", "label", "caption"), each, strict=True)) for each in cells]
-
-
-@pytest.mark.parametrize("memory", [4, 0])
-def test_mds_gives_what_the_same_tars_give(tmp_path, memory, monkeypatch):
-    labels = [[0, 1, 2, 0, 1], [1, 0, 2, 2]]
-    with loopback_s3.serving() as bucket:
-        for k, each in enumerate(labels):
-            bucket.objects[f"m/shard.{k:05}.mds"] = mds(mds_rows(each, 10 * k), LABELLED)
-            bucket.objects[f"t/{k}.tar"] = tar(*samples("".join(map(str, each)), 10 * k))
-        shards = [{"raw_data": {"basename": f"shard.{k:05}.mds"}, "zip_data": None, "samples": 5} for k in range(2)]
-        bucket.objects["m/index.json"] = json.dumps({"version": 2, "shards": shards}).encode()
-        more = {"memory": memory, "validation": 0, "test": 0, "dir": "s3://bucket", "order": "blocks", "block": 2}
-        theirs = open_dataset(a_run("wds:t/*.tar", **more))
-        for source in ("mds:m/*.mds", "mds:m/index.json"):
-            ours = open_dataset(a_run(source, **more))
-            taken = [[*batches(each.splits["train"], each.order(3, 0), 0, 3)] for each in (ours, theirs)]
-            assert all(np.array_equal(a[key], b[key]) for a, b in zip(*taken, strict=True) for key in a)
-            assert ours.class_names == theirs.class_names == ("0", "1", "2")
-        captions = find_captions("mds:s3://bucket/m/*.mds")["train"][1]
-        assert captions == [["so"]] * 9
-
-
-@pytest.mark.parametrize(
-    "content, said",
-    [
-        (mds(mds_rows([0, 1]), LABELLED)[:-1], r"0\.mds: has [0-9,]+ bytes, and its samples end at"),
-        (mds(mds_rows([0, 1]), LABELLED)[:20], r"0\.mds: is no shard of MDS"),
-        (b"", r"0\.mds: is no shard of MDS"),
-        (b"\x28\xb5\x2f\xfd" + bytes(90), r"0\.mds: is compressed"),
-        (mds([{"image": b"x", "label": bytes(8)}], {"image": ("pil", None), "label": ("int", 8)}),
-         "column image is encoded as pil, which only its writer reads; write it as jpeg or png"),
-        (mds(mds_rows([0]), LABELLED | {"label": ("int", 4)}), "columns of sample 0 do not fill it"),
-        (mds([{"label": bytes(8)}], {"label": ("int", 8)}), "has no image"),
-    ],
-)  # fmt: skip
-def test_what_is_no_whole_mds_shard_is_refused_by_name(tmp_path, content, said):
-    (tmp_path / "0.mds").write_bytes(content)
-    with pytest.raises(UserError, match=said):
-        open_dataset(a_run(f"mds:{tmp_path}/*.mds"))
-    shard, packed = b'{"shards": [{"raw_data": {"basename": "9.mds"}}]}', b', "zip_data": {"basename": "9.mds.zstd"}}]'
-    for index, says in (
-        (b"{", "is no index of MDS"), (b'{"shards": []}', "lists no shards"), (shard, r"9\.mds.* is not there"),
-        (shard.replace(b"}]", packed), "its shards are compressed"),
-    ):  # fmt: skip
-        (tmp_path / "index.json").write_bytes(index)
-        with pytest.raises(UserError, match=says):
-            open_dataset(a_run(f"mds:{tmp_path}/index.json"))
-
-
-# ------------------------------------------------------------------------------------------------ vit-jax shards
-
-
-def a_folder(tmp_path):
-    return f"folder:{write_images(tmp_path / 'set', 9, ('dog', 'cat', 'emu'))}", {}
-
-
-def a_folder_of_splits(tmp_path):
-    write_images(tmp_path / "set/train", 9)
-    write_images(tmp_path / "set/val", 3, ("dog",))
-    return f"folder:{tmp_path}/set", {}
-
-
-def a_table(tmp_path):
-    write_images(tmp_path / "set", 9, ("x",))
-    rows = [f"{i}.{'jpg' if i % 2 else 'png'},{'a b' if i % 3 else 'c'}" for i in range(9)]
-    (tmp_path / "set/x/labels.csv").write_text("\n".join(["file,tags", *rows]) + "\n")
-    return f"csv:{tmp_path}/set/x/labels.csv", {"separator": " "}
-
-
-def some_digits(tmp_path):
-    return "digits", {}
-
-
-def a_prepared_set(tmp_path):
-    write_tfds(tmp_path / "sets")
-    return "pets", {"dir": str(tmp_path / "sets")}
-
-
-@pytest.mark.parametrize("make", [a_folder, a_folder_of_splits, a_table, some_digits, a_prepared_set])
-def test_what_shards_writes_is_the_same_data(tmp_path, capsys, monkeypatch, make):
-    source, more = make(tmp_path)
-    flags = [f"--data.{key.replace('_', '-')}={value}" for key, value in more.items()]
-    with loopback_s3.serving():
-        command([source.removeprefix("folder:"), "s3://bucket/new", "--megabytes", "1", *flags])
-        hint = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(" with ")[2])
-        options = {"separator": "", "dir": hint[3], "class_names": "", "labels": ()}
-        for name, value in zip(hint[4::2], hint[5::2], strict=True):
-            name = name.removeprefix("--data.").replace("-", "_")
-            options[name] = (value,) if name == "labels" else value
-        monkeypatch.setitem(SCANS, "wds:", None)  # the indexes beside them are enough
-        ours, theirs = open_dataset(a_run(hint[1], **options)), open_dataset(a_run(source, **more))
-        assert ours.class_names == theirs.class_names and [*ours.splits] == [*theirs.splits]
-        for name, split in theirs.splits.items():
-            assert np.array_equal(ours.splits[name].source_labels, split.source_labels)
-            assert np.array_equal(ours.splits[name].rows, split.rows)
-            assert np.array_equal(everything(ours.splits[name]), everything(split))
-        with pytest.raises(UserError, match=r"s3://bucket/new: holds .* already"):
-            command([source, "s3://bucket/new", *flags])
+# ------------------------------------------------------------------------------------------------ texts
 
 
 def test_pairs_of_texts_may_be_in_shards(tmp_path):
@@ -542,3 +421,12 @@ def test_pairs_of_texts_may_be_in_shards(tmp_path):
     ):
         with pytest.raises(UserError, match=said):
             find_sharded_pairs(source)
+
+
+@pytest.mark.parametrize("opened", [
+    lambda: open_dataset(a_run("mds:x/*.mds")), lambda: sources_of("image", ["mds:x/*.mds"], "", print),
+    lambda: open_captions(CaptionData(source="mds:x/*.mds"), 8, 1, (4, 4)),
+])  # fmt: skip
+def test_mds_is_refused_with_what_to_write_instead(opened):
+    with pytest.raises(UserError, match=r"names shards of MDS, which are not read; write the images as tars"):
+        opened()

@@ -419,7 +419,7 @@ def network(run, dtype):
     engine = Engine(
         run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, run.model.parameters())
     )
-    check_shares({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as train/session.py does
+    check_shares({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as training/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 
 

@@ -4,13 +4,14 @@ import io
 import json
 import random
 import struct
+import subprocess
+import sys
 
 import pytest
 
 from tests.test_tokenizers import AWKWARD, SOURCES, TARGETS
 from vit_jax.errors import UserError
 from vit_jax.text.folder import open_files, read_folder
-from vit_jax.text.languages import NLLB
 
 tokenizers = pytest.importorskip("tokenizers")
 spm = pytest.importorskip("sentencepiece")
@@ -125,6 +126,7 @@ CASES = {  # {case: (its files, model_type, tokenizer_config.json)}
         },
     ),
     "led": (lambda: merged(FAIRSEQ), "led", {}),
+    "blenderbot": (lambda: merged(FAIRSEQ), "blenderbot", {}),
     "clip": (lambda: merged([START, END], "</w>"), "clip", {}),
     "bert": (word_pieces, "bert", {}),
     "bert-cased": (word_pieces, "x", {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
@@ -208,21 +210,25 @@ def test_nllb_of_its_pieces_has_its_languages_behind_them(tmp_path):
     folder = write(tmp_path, sentence_pieces(kind="bpe"), "m2m_100", config)
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), opened(folder)
     assert theirs.convert_tokens_to_ids("fra_Latn") == theirs.unk_token_id
-    code = len(ours) - 1 - len(NLLB.codes) + NLLB.codes.index("fra_Latn")
+    codes = transformers.models.nllb.tokenization_nllb.FAIRSEQ_LANGUAGE_CODES
+    code = len(ours) - 1 - len(codes) + codes.index("fra_Latn")
+    assert len(codes) == 202 and ours.number("<mask>") == len(ours) - 1
     for text in texts():
         if not any(token in text for token in ("<mask>", "fra_Latn")):
             assert ids_of(ours, text) == [code, *theirs(text)["input_ids"][1:]], text
 
 
 def test_a_class_that_is_not_known_or_not_stated_is_refused_by_name(tmp_path):
-    folder, files = write(tmp_path, merged(FAIRSEQ)), ("config.json", "tokenizer_config.json")
+    folder = write(tmp_path, merged(FAIRSEQ))
     with pytest.raises(UserError, match=r"has merges\.txt, of which several classes make a tokenizer, and states none"):
         opened(folder)
-    stated = [({"model_type": "blenderbot"}, {}), ({"model_type": "bart"}, {"tokenizer_class": "WhisperTokenizerFast"})]
-    for contents, name in zip(stated, ("blenderbot", "WhisperTokenizer"), strict=True):
-        for file, content in zip(files, contents, strict=True):
-            (tmp_path / file).write_text(json.dumps(content))
-        with pytest.raises(UserError, match=rf"has merges\.txt and is of '{name}', which is not known here without a"):
+    # One in Python alone, one of no files, no class, and what is no tokenizer.
+    for name in ("TapasTokenizer", "PreTrainedTokenizerFast", "NoTokenizer", "pipeline"):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+        its = name.removesuffix("Fast")
+        with pytest.raises(
+            UserError, match=rf"has merges\.txt and is of '{its}', of which transformers makes no token"
+        ):
             opened(folder)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
     with pytest.raises(UserError, match=r"has merges\.txt but no spiece\.model; put it there"):
@@ -233,3 +239,85 @@ def test_a_class_that_is_not_known_or_not_stated_is_refused_by_name(tmp_path):
 def test_a_damaged_model_of_pieces_is_one_sentence(tmp_path, content):
     with pytest.raises(UserError, match=r"spiece\.model: is no tokenizer that can be read \(.+\); restore it"):
         opened(write(tmp_path, {"spiece.model": content}, "t5"))
+
+
+def test_a_run_needs_no_transformers_where_a_tokenizer_json_was_made(tmp_path, monkeypatch):
+    files = read_folder(write(tmp_path, merged(FAIRSEQ), "bart"))
+    ids = open_files(files, "it")[0].encode("a great dog").tolist()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert open_files(files, "it")[0].encode("a great dog").tolist() == ids
+    with pytest.raises(UserError, match=r"^transformers is needed but not installed: pip install .*\[text\]'?$"):
+        read_folder(str(tmp_path))
+
+
+def test_without_torch_it_is_made_in_silence(tmp_path):
+    folder = write(tmp_path, merged(FAIRSEQ), "bart")
+    code = (
+        "import sys; sys.modules['torch'] = None; from vit_jax.text.folder import read_folder; read_folder(sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "case, config, says",
+    [
+        ("t5", {"extra_ids": 10**9}, r"tokenizer_config\.json: extra_ids is 1000000000; give at most 1,048,576"),
+        ("byt5", {"extra_ids": 10**9, "tokenizer_class": "ByT5Tokenizer"}, r"extra_ids is 1000000000; give at most"),
+        ("bart", {"mask_token": {"content": 3}}, r"merges\.txt: is no tokenizer that can be read"),
+        ("nested", {}, r"vocab\.json: cannot be read as JSON \(it is nested too deeply|.*lists and objects"),
+    ],
+)
+def test_what_a_config_counts_is_bounded_and_its_errors_are_one_sentence(case, config, says, tmp_path):
+    files, model_type = {
+        **{"t5": (spiece, "t5"), "byt5": (dict, "t5"), "bart": (lambda: merged(FAIRSEQ), "bart")},
+        **{"nested": (lambda: {**merged(FAIRSEQ), "vocab.json": b"[" * 3000}, "bart")},
+    }[case]
+    with pytest.raises(UserError, match=says) as error:
+        opened(write(tmp_path, files(), model_type, config))
+    assert "\n" not in str(error.value)
+
+
+def test_a_config_names_no_file_and_no_code(tmp_path):
+    """Neither what lies beside the folder is read, nor what lies in it run."""
+    (tmp_path / "secret.json").write_text('{"secret": 0, "<s>": 1, "</s>": 2, "<pad>": 3, "<unk>": 4}')
+    (folder := tmp_path / "it").mkdir()
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    secret = str(tmp_path / "secret.json")
+    names = dict.fromkeys(("vocab", "vocab_file", "merges", "tokenizer_file", "fast_tokenizer_files"), secret)
+    config = {**names, "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}, "trust_remote_code": True}
+    plain = read_folder(write(folder, merged(FAIRSEQ), "bart"))
+    assert read_folder(write(folder, {}, "bart", config))["tokenizer.json"] == plain["tokenizer.json"]
+    assert not (tmp_path / "ran").exists()
+
+
+def tokenizer_json(**parts):
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "!": 1, "<pad>": 2, "<s>": 3, "</s>": 4}, []))
+    for name, part in parts.items():
+        setattr(made, name, part)
+    return made.to_str().encode()
+
+
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+def test_a_tokenizer_that_makes_texts_without_end_is_refused(part, tmp_path):
+    module = {"normalizer": tokenizers.normalizers, "decoder": tokenizers.decoders}[part]
+    ten = module.Sequence([module.Replace("a", "a" * 10)] * 12)
+    tokens = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    folder = write(tmp_path, {"tokenizer.json": tokenizer_json(**{part: ten})}, "", tokens)
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*\(it may make a text 1,000,000,000,000 times as long\)"):
+        opened(folder)
+
+
+def test_a_text_that_a_tokenizer_cannot_split_or_makes_too_long_is_named(tmp_path):
+    slow = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a+)+$"), "isolated")
+    tokens = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    grown = tokenizers.normalizers.Replace("!", "!" * 100)
+    files = {"tokenizer.json": tokenizer_json(pre_tokenizer=slow, normalizer=grown)}
+    side = opened(write(tmp_path, files, "", tokens))
+    with pytest.raises(UserError, match=r"^the text 'a{40}!': cannot be split by its tokenizer \(.*\); leave it out"):
+        side.encode("a" * 40 + "!")
+    with pytest.raises(
+        UserError, match=r"^the text '!+.*: may have more than 16,777,216 letters as its tokenizer norma"
+    ):
+        side.encode("!" * 200_000)
+    assert side.encode("a!").tolist() == [0] + [1] * 100

@@ -1,5 +1,6 @@
 """Training in PyTorch: losses by hand, schedules against torch's and ours, decay, steps, the file, the command."""
 
+import ast
 import copy
 import json
 import re
@@ -27,6 +28,7 @@ from torch_ref.optim import groups, make_optimizer, make_schedule  # noqa: E402
 from torch_ref.tasks import augment, cross_entropy, normalise, shift_target, translate_loss  # noqa: E402
 from torch_ref.trainer import Trainer, tensors  # noqa: E402
 from vit_jax.augmentation.config import ImageAugment  # noqa: E402
+from vit_jax.config.dotted import replace_fields  # noqa: E402
 from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig  # noqa: E402
 from vit_jax.config.trees import unflatten  # noqa: E402
 from vit_jax.data.images.config import ImageData  # noqa: E402
@@ -35,7 +37,7 @@ from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
 from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.presets.table import preset  # noqa: E402
-from vit_jax.runs.values import from_dict  # noqa: E402
+from vit_jax.runs.values import flat, from_dict  # noqa: E402
 from vit_jax.tasks.next_token import token_losses  # noqa: E402
 from vit_jax.text.vocabulary import closed_vocabulary  # noqa: E402
 from vit_jax.training.engine import optim  # noqa: E402
@@ -502,6 +504,27 @@ def test_an_augmentation_that_vit_jax_gains_is_refused_until_the_reference_has_i
         train.check_supported(replace(preset("digits").run, augment=Newer(grey=0.5)))
 
 
+@pytest.mark.parametrize("name", ["digits", "numbers", "shapes"])
+def test_every_field_of_a_run_is_computed_or_has_no_effect_or_is_refused(name):
+    given, paths = preset(name).run, (ROOT / "torch_ref").glob("*.py")
+    trees = {path.stem: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))] for path in paths}
+    read = {node.attr for tree in trees.values() for node in tree if isinstance(node, ast.Attribute)}
+    read |= {node.value for node in trees["tasks"] if isinstance(node, ast.Constant)}  # by getattr
+    executes, names = {name for name, (_, is_execution) in flat(given).items() if is_execution}, []
+    for field, value, _ in train.settings(given):
+        if field in train.WITHOUT_EFFECT:
+            assert field in executes
+        elif field in train.COMPUTED:
+            assert field.rpartition(".")[2] in read, field
+        else:
+            other = not value if isinstance(value, bool) else value + 2 if isinstance(value, int | float) else "other"
+            with pytest.raises(UserError, match=f"^{field} is (other|True|[0-9.]+), which the PyTorch reference does"):
+                train.check_supported(replace_fields(given, {field: other}))
+        names.append(field)
+    assert train.COMPUTED | train.WITHOUT_EFFECT.keys() <= {*names} | {n for n in train.COMPUTED if "augment" in n}
+    assert {"init_encoder", "histograms", "profile_steps", "fsdp"} <= {*names} - train.COMPUTED
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -511,6 +534,8 @@ def test_an_augmentation_that_vit_jax_gains_is_refused_until_the_reference_has_i
         (("digits", "--augment.policy", "randaugment"), "augment.policy is randaugment, which the PyTorch reference"),
         (("digits", "--augment.scale", 0.5, 1), "augment.scale is 0.5 1.0, which the PyTorch reference does not have"),
         (("digits", "--parallel", "pmap"), "parallel is pmap"),
+        (("digits", "--loss.class-weights", "balanced"), "loss.class_weights is balanced, which the PyTorch reference"),
+        (("shapes", "--init-encoder", "runs/vit"), "init_encoder is runs/vit, which the PyTorch reference does not"),
         (("digits", "--overfit-batches", 1), "overfit_batches is 1"),
         (("digits", "--batch", 100000), "batch"),
         (("digits", "--dir", "text.pt"), "text.pt: a file is where a folder is needed"),

@@ -18,7 +18,7 @@ import pytest
 from flax import nnx
 
 import vit_jax
-from vit_jax.commands import evaluate, predict
+from vit_jax.commands import evaluate, join, predict
 from vit_jax.commands import train as train_command
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
@@ -392,19 +392,22 @@ def test_sentences_have_no_mirror_image_and_no_features(trained, tmp_path):
 
 
 def test_the_evaluate_door_says_what_training_said(trained, tmp_path, capsys):
-    """And so do its parts, whose batches are those of sentences of like length."""
+    """And so do its shares, whose batches are those of sentences of like length."""
     folder, _ = trained
     for split, weights, ema, known in (("test", "last", [], "last_ema"), ("longer", "last", ["--no-ema"], "last")):
-        assert evaluate.command([str(folder.path), "--split", split, "--weights", weights, *ema]) == 0
+        job = [str(folder.path), "--split", split, "--batch", "20", "--weights", weights, *ema]
+        assert evaluate.command(job) == 0
         head, *lines = capsys.readouterr().out.splitlines()
         assert head.endswith(f"at step {STEPS}, {split}: {len(Translate.open_data(TINY).splits[split]):,} examples")
         values = {name: float(value) for name, value in map(str.split, lines)}
         assert values == {
             name: pytest.approx(value, abs=6e-5) for name, value in folder.summary()[split][known].items()
         }
-        parts = ["--parts", str(tmp_path / split), "--part-size", "100", "--weights", weights, *ema]
-        assert evaluate.command([str(folder.path), "--split", split, *parts]) == 0
-        assert split == "longer" or len(list((tmp_path / split / "parts").iterdir())) > 1
+        files = [str(tmp_path / f"{split}{i}.npz") for i in (1, 2, 3)]
+        for i, file in enumerate(files, 1):
+            assert evaluate.command([*job, "--share", f"{i}/3", "--outputs", file]) == 0
+        assert join.command([*files, "--to", str(tmp_path / f"{split}.npz")]) == 0
+        assert evaluate.command([*job, "--joined", str(tmp_path / f"{split}.npz")]) == 0
         assert capsys.readouterr().out.splitlines()[-len(lines) :] == lines
 
 
@@ -545,17 +548,18 @@ def test_the_doors_search_as_they_are_told(trained, capsys, terminal, tmp_path):
     assert rows[0] == ["source", "rank", "translation", "score"] and [row[1] for row in rows[1:]] == ["1", "2"] * 2
     assert [row[:3] for row in rows[1:3]] == [[text, str(i), said] for i, (said, _) in enumerate(ranked, 1)]
 
-    long = "one " * 99
-    (tmp_path / "texts.txt").write_text("\n".join([*texts, long, ""]) + "\n")
-    joined, place = tmp_path / "x.csv", ["--parts", str(tmp_path / "parts")]
-    job = [str(tmp_path / "texts.txt"), "--beam", "3", "--nbest", "2", *place]
-    assert predict.command([path, *job, "--part-size", "3"]) == 0
-    assert predict.command([*place, "--merge", str(joined)]) == 0
-    found = list(csv.reader(joined.read_text(encoding="utf-8").splitlines()))
-    assert [row[:3] for row in found[:5]] == [row[:3] for row in rows] and found[6] == [""] * 5
-    assert found[5][:4] == [long, "", "", ""] and "more than the " in found[5][4]
-    with pytest.raises(UserError, match=r"^search is .*\"beam\": 2.*, but the parts in .* with .*\"beam\": 3"):
-        predict.command([path, *job[:2], "2", *job[3:], "--part-size", "3"])
+    (tmp_path / "texts.txt").write_text("\n".join(["", *texts, "", "one", "", "two", "three", "", ""]) + "\n")
+    for search in (["--beam", "3", "--nbest", "2"], ["--sample", "--nbest", "2", "--seed", "3"]):
+        job = [path, str(tmp_path / "texts.txt"), "--batch", "2", *search, "--force"]
+        files = [str(tmp_path / f"{i}.csv") for i in (1, 2, 3)]
+        for i, file in enumerate(files, 1):
+            assert predict.command([*job, "--share", f"{i}/3", "--csv", file]) == 0
+        assert predict.command([*job, "--csv", str(out)]) == 0
+        assert join.command([*files, "--to", str(tmp_path / "joined.csv"), "--force"]) == 0
+        assert (tmp_path / "joined.csv").read_bytes() == out.read_bytes(), "blank lines are in no batch"
+    assert predict.command([*job[:4], "--beam", "2", "--share", "1/3", "--csv", str(tmp_path / "other.csv")]) == 0
+    with pytest.raises(UserError, match=r"other\.csv: is of search .*, but .*1\.csv of search "):
+        join.command([files[0], str(tmp_path / "other.csv"), "--to", str(tmp_path / "joined.csv"), "--force"])
 
     net = vit_jax.load(path)
     ids, source = net.target.ids, net.inputs([text])

@@ -19,7 +19,9 @@ from .rotary import angles, apply_rope
 
 
 class Attention(nn.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2)."""
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section
+    3.2).
+    """
 
     def __init__(
         self,

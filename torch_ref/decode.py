@@ -133,7 +133,7 @@ def forbidden(tokens: list[int], ids: Ids, d: Decoding) -> set[int]:
 
 def penalty(length: int, d: Decoding) -> float:
     """What the sum of the log-probabilities of an answer of this length is divided by."""
-    return (length if d.penalty == "hf" else (5 + length) / 6) ** d.length_penalty
+    return {"hf": length, "gnmt": (5 + length) / 6}[d.penalty] ** d.length_penalty
 
 
 def filter_logits(scores: Tensor, d: Decoding) -> Tensor:

@@ -40,25 +40,28 @@ def initialise(
                 nn.init.uniform_(module.bias, -bound, bound)
     for module in model.modules():
         if type(module) is Attention and attention_init == "torch":  # not AttentionPool
-            for linear in (module.query, module.key, module.value):
-                start_kernel(linear.weight, "xavier_of_three", init_std)
-            for linear in (module.query, module.key, module.value, module.out):
-                if linear.bias is not None:
-                    nn.init.zeros_(linear.bias)
+            start_as_multihead(module)
         if isinstance(module, Head) and module.weight is not None and init == "t5":
             nn.init.normal_(module.weight)
         if type(module) is Attention and init == "t5":
             module.query.weight.mul_(module.head_width**-0.5)
+    std = {"table": relative_std, "position": position_std}
+    std |= dict.fromkeys(("cls_token", "distill_token", "register_tokens", "probe"), token_std)
     for name, parameter in model.named_parameters():
         leaf = name.rpartition(".")[2]
         if leaf in ("scale1", "scale2"):
             nn.init.constant_(parameter, scale)
-        elif leaf == "table":
-            nn.init.normal_(parameter, std=relative_std)
-        elif leaf == "position":
-            nn.init.normal_(parameter, std=position_std)
-        elif leaf in ("cls_token", "distill_token", "register_tokens", "probe"):
-            nn.init.normal_(parameter, std=token_std)
+        elif leaf in std:
+            nn.init.normal_(parameter, std=std[leaf])
+
+
+def start_as_multihead(attention: Attention) -> None:
+    """Fill query, key and value as torch.nn.MultiheadAttention does, which has them in one matrix; biases are 0."""
+    for linear in (attention.query, attention.key, attention.value):
+        start_kernel(linear.weight, "xavier_of_three", 0.0)
+    for linear in (attention.query, attention.key, attention.value, attention.out):
+        if linear.bias is not None:
+            nn.init.zeros_(linear.bias)
 
 
 def start_kernel(weight: Tensor, init: str, std: float) -> None:
@@ -74,5 +77,5 @@ def start_kernel(weight: Tensor, init: str, std: float) -> None:
     elif init == "xavier":
         nn.init.xavier_uniform_(weight)
     else:
-        bound = (6 / (n_in + 3 * n_out)) ** 0.5 if init == "xavier_of_three" else n_in**-0.5
+        bound = {"torch": n_in**-0.5, "xavier_of_three": (6 / (n_in + 3 * n_out)) ** 0.5}[init]
         nn.init.uniform_(weight, -bound, bound)

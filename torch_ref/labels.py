@@ -6,7 +6,7 @@ The counterpart of vit_jax/tasks/classify/kinds, and independent of it. K is the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor
@@ -59,8 +59,10 @@ def class_loss(logits: Tensor, labels: Tensor, c: LossConfig, weights: Tensor | 
     if c.name == "binary":
         targets = labels if labels.is_floating_point() else F.one_hot(labels, classes)
         return binary(logits, smooth(targets.to(logits), c), weights=weights, g=c.focal).mean()
+    if c.name not in ("", "cross_entropy"):
+        raise ValueError(f"loss {c.name} is not of classes")
     if not c.focal:
-        spread = c.label_smoothing * (classes / (classes - 1) if c.smoothing == "fairseq" else 1)
+        spread = c.label_smoothing * {"torch": 1, "fairseq": classes / max(classes - 1, 1)}[c.smoothing]
         return F.cross_entropy(logits, labels, weight=weights, label_smoothing=spread)
     losses = F.cross_entropy(logits, labels, reduction="none")
     losses = losses * (1 - (-losses).exp()) ** c.focal
@@ -72,7 +74,9 @@ def smooth(targets: Tensor, c: LossConfig) -> Tensor:
     e, others = c.label_smoothing, targets.shape[1] - 1
     if c.smoothing == "fairseq":
         return (1 - e) * targets + e / others * (1 - targets)
-    return (1 - e) * targets + e / (others + 1)
+    if c.smoothing == "torch":
+        return (1 - e) * targets + e / (others + 1)
+    assert_never(c.smoothing)
 
 
 def set_loss(logits: Tensor, labels: Tensor, c: LossConfig, weights: Tensor | None) -> Tensor:

@@ -127,8 +127,8 @@ def make_optimizer(model: nn.Module, c: OptimConfig) -> Optimizer:
     if c.name in ("sgd", "momentum"):
         momentum = c.momentum if c.name == "momentum" else 0.0
         return torch.optim.SGD(by_rate, lr=c.lr, momentum=momentum, nesterov=c.nesterov and c.name == "momentum")
-    cls = torch.optim.AdamW if c.name == "adamw" else torch.optim.Adam
-    return cls(by_rate, lr=c.lr, betas=(c.beta1, c.beta2), eps=c.eps)
+    adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[c.name]
+    return adam(by_rate, lr=c.lr, betas=(c.beta1, c.beta2), eps=c.eps)
 
 
 def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, done: int = 0) -> LRScheduler:
@@ -159,6 +159,8 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
         if c.schedule == "cosine":
             angle = math.pi * min(t - warmup, steps - warmup) / max(steps - warmup, 1)
             return c.final + (1 - c.final) * 0.5 * (1 + math.cos(angle))
-        return 1.0
+        if c.schedule == "constant":
+            return 1.0
+        raise ValueError(f"schedule {c.schedule}")
 
     return LambdaLR(optimizer, share, last_epoch=done - 1)

@@ -6,7 +6,7 @@ They are written independently of vit_jax, so that a comparison of the two can f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, assert_never
 
 import torch
 from torch import Tensor
@@ -69,6 +69,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, c: LossConfig) -> Tensor:
     """The mean cross entropy: logits [N, K], labels int64 [N] -> []."""
     if c.smoothing == "torch":
         return F.cross_entropy(logits, labels, label_smoothing=c.label_smoothing)
+    if c.smoothing != "fairseq":
+        assert_never(c.smoothing)
     log_p, e, other = F.log_softmax(logits, -1), c.label_smoothing, c.label_smoothing / (logits.shape[1] - 1)
     right = F.nll_loss(log_p, labels, reduction="none")
     losses = (1 - e - other) * right - other * log_p.sum(1)

@@ -11,7 +11,8 @@ import math
 import os
 import sys
 import time
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +28,31 @@ from vit_jax.machine.memory import check_memory
 from vit_jax.presets.table import DEFAULT, preset
 from vit_jax.runs import check_place
 from vit_jax.runs.check import check_complete, check_name, check_run
-from vit_jax.runs.values import flat
 from vit_jax.tasks.table import task_spec
 
 if TYPE_CHECKING:
     from .evaluation import Evaluations
     from .trainer import Trainer
 
-AUGMENTS = ("crop_padding", "flip", "repeats", "normalize", "mean", "std")  # fields of augment that are applied here
+# The fields of a run that are computed here; all others are refused, unless they have their defaults.
+COMPUTED = {
+    *("task", "epochs", "stages", "batch", "ema", "ema_warmup", "init", "seed", "compute_dtype"),
+    *("max_steps", "max_minutes", "name", "dir", "log_every"),
+    *("augment.crop_padding", "augment.flip", "augment.repeats", "augment.normalize", "augment.mean", "augment.std"),
+    *("optim.name", "optim.lr", "optim.muon_lr", "optim.muon_momentum", "optim.momentum", "optim.nesterov"),
+    *("optim.beta1", "optim.beta2", "optim.lion_beta2", "optim.eps", "optim.weight_decay", "optim.decay"),
+    *("optim.layer_decay", "optim.freeze", "optim.freeze_epochs", "optim.clip", "optim.schedule", "optim.warmup"),
+    *("optim.warmup_steps", "optim.final", "optim.pct_start", "optim.div_factor", "optim.final_div_factor"),
+    *("optim.cycle_momentum", "optim.base_momentum", "optim.max_momentum"),
+    *("loss.name", "loss.label_smoothing", "loss.smoothing", "loss.focal"),
+}
+WHOLE = ("model", "data")  # every network has a twin, which tests/parity compares; vit_jax opens the data
+# Fields of how vit_jax executes a run that may have any value here, and why.
+WITHOUT_EFFECT = {
+    "keep": "one file is written, at the end",
+    "steps_per_dispatch": "it saves time between compiled calls, of which there are none",
+    "stall_minutes": "it watches the other machines of a run, of which there are none",
+}
 WRITTEN = (".pt", ".safetensors", "-best.safetensors", ".json")  # ends of the names of the files of a run
 
 
@@ -47,38 +65,25 @@ class Options(RunConfig):
 
 def check_supported(run: RunConfig) -> None:
     """Raise UserError naming the first field that vit_jax.train has and this module does not."""
-    lacks = (
-        "accumulate",
-        "parallel",
-        "scan",
-        "remat",
-        "attention_kernel",
-        "patience",
-        "overfit_batches",
-        "new_head",
-        "init_resize",
-        "init_channels",
-        "lora.rank",
-        "tensorboard",
-        "wandb",
-        *(f"augment.{f.name}" for f in fields(run.augment) if f.name not in AUGMENTS),
-    )
     if task_spec(run.task).has_teacher:
         raise UserError(
             Field("task"), f"is {run.task}, whose teacher the PyTorch reference does not have", "choose another preset"
         )
-    defaults = {f.name: f.default for f in fields(RunConfig)}
-    defaults |= {f"lora.{f.name}": f.default for f in fields(run.lora)}
-    defaults |= {f"augment.{f.name}": f.default for f in fields(run.augment)}
-    given = {name: value for name, (value, _) in flat(run).items()}
-    if given["accumulate"] == 1:  # here as by default the whole batch at once
-        given["accumulate"] = defaults["accumulate"]
-    for name in lacks:
-        if given.get(name) != defaults.get(name):
-            shown, usual = (_words(each) for each in (given[name], defaults[name]))
-            raise UserError(
-                Field(name), f"is {shown}, which the PyTorch reference does not have", f"leave it at {usual}"
-            )
+    for name, value, default in settings(run):
+        # With accumulate 1 the whole batch at once, as here by default.
+        if name not in COMPUTED | WITHOUT_EFFECT.keys() and value != default and (name, value) != ("accumulate", 1):
+            what = f"is {_words(value)}, which the PyTorch reference does not have"
+            raise UserError(Field(name), what, f"leave it at {_words(default)}")
+
+
+def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted name, value, default) of every field of a run, without those of its network and its data."""
+    for f in fields(config):
+        name, value = prefix + f.name, getattr(config, f.name)
+        if not is_dataclass(value):
+            yield name, value, f.default
+        elif name not in WHOLE:
+            yield from settings(value, f"{name}.")
 
 
 def _words(value: Any) -> str:

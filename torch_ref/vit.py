@@ -223,8 +223,10 @@ class ViT(nn.Module):
             pooled = self.pool.pool(x if c.pool == "map_all" else x[:, first:])
         elif c.pool == "cls_mean":
             pooled = torch.cat([x[:, 0], x[:, first:].mean(1)], -1)
-        else:
+        elif c.pool in ("mean", "mean_all"):
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
+        else:
+            raise ValueError(f"pool {c.pool}")
         sow(intermediates, "pooled", pooled)
         if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
             logits, distilled = self.two_logits(x)
@@ -311,7 +313,9 @@ def sinusoids(c: ViTConfig) -> Tensor:
     """Positions [1, rows, D], float64: prefix tokens that have one (zeros if sincos2d), then patches, row by row."""
     if c.position == "sincos1d":
         return sincos1d(c.position_rows, c.width)
-    return F.pad(sincos2d(*c.grid, c.width), (0, 0, c.position_rows - c.patches, 0))
+    if c.position == "sincos2d":
+        return F.pad(sincos2d(*c.grid, c.width), (0, 0, c.position_rows - c.patches, 0))
+    raise ValueError(f"position {c.position}")
 
 
 def rotary_table(c: ViTConfig, like: Tensor) -> Tensor | None:

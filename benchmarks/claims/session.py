@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "claims"
 
 @dataclass
 class Session:
-    """How experiments are to be done: the seeds, the folder of prepared TFDS sets, the share of the whole budget."""
+    """How experiments are to be done: the seeds, the folder of sets, the share of the whole budget."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
     data: str = ""
@@ -28,7 +28,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
 
     def images(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """(train, test) of a prepared set: {"image": uint8 [n, h, w, C], "label": int [n]}."""
+        """(train, test) of a set by name: {"image": uint8 [n, h, w, C], "label": int [n]}."""
         return _split(name, "train", self.data), _split(name, "test", self.data)
 
     def note(self, text: str) -> None:
@@ -39,11 +39,13 @@ class Session:
 
 @functools.cache
 def _split(name: str, split: str, folder: str) -> dict[str, np.ndarray]:
-    import tensorflow_datasets as tfds
+    from vit_jax.data.fetch.archives import OFFICIAL
+    from vit_jax.data.images.config import ImageData
+    from vit_jax.data.images.open import open_images
 
-    rows = tfds.data_source(name, split=split, data_dir=folder or None)
-    rows = rows.__getitems__(range(len(rows)))
-    return {key: np.stack([row[key] for row in rows]) for key in ("image", "label")}
+    size, _, channels = OFFICIAL[name].shape
+    found = open_images(ImageData(source=name, dir=folder, validation=0.0), size, channels).splits[split]
+    return found.examples(np.arange(len(found)))
 
 
 def measure(name: str, experiment: Callable[[Session], Iterator[Measured]], s: Session, folder: Path = RESULTS) -> None:

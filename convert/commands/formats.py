@@ -60,6 +60,11 @@ def show(reasons: bool) -> None:
     else:
         print("--pairs says why for each.")
     print("\n" + wrap(COLUMNS, 0))
+    _show_beside()
+
+
+def _show_beside() -> None:
+    """Print what stands beside the layouts: adaptations, programs, other names, other files, what is refused."""
     print("\n" + wrap("What --adapt OP=VALUE can do on the way, in the order in which it is given:", 0))
     for what in adaptations():
         print(wrap(f"  {what}", 6))

@@ -21,7 +21,7 @@ from vit_jax.files.metrics import NO_LOG
 from vit_jax.files.terminal import print_note
 from vit_jax.runs import Run, read_files, record_of
 from vit_jax.runs.calibration import with_calibration
-from vit_jax.runs.segments import segments_of
+from vit_jax.runs.record import own_schedule
 from vit_jax.runs.values import from_dict
 
 from . import orbax
@@ -93,10 +93,9 @@ def _left_out(choice: _Choice, record: Mapping[str, Any], training: bool) -> tup
     if "lora" in choice.arrays:
         why = f"the factors of LoRA and the optimizer's state of step {choice.step}: the weights are merged"
         return ("lora", "optimizer"), [why] if training else []
-    own_rate = [s.continuation for s in segments_of(record) if s.continuation in ("constant", "again")]
-    if not own_rate or not training:
+    if not (way := own_schedule(record)) or not training:
         return (), []
-    rate = f"as `continue {own_rate[-1]}` has it, and others know schedules over the whole length of a run alone"
+    rate = f"as continue {way} had it, and others know schedules over the whole length of a run alone"
     return ("optimizer",), [f"the optimizer's state of step {choice.step}: its learning rate goes on {rate}"]
 
 

@@ -66,7 +66,7 @@ def _mask_key_bias(r: Row, c: ViTConfig) -> Row:
 def periods(c: ViTConfig) -> np.ndarray:
     """The periods of the rotary positions on an axis [Dh/4]: base^(4k / Dh), float64 or rounded to bfloat16."""
     exact = c.rotary_base ** (4.0 * np.arange(c.resolved_head_width // 4) / c.resolved_head_width)
-    return exact if c.rotary_periods == "exact" else exact.astype(ml_dtypes.bfloat16).astype(np.float64)
+    return exact.astype({"exact": np.float64, "bfloat16": ml_dtypes.bfloat16}[c.rotary_periods]).astype(np.float64)
 
 
 # ------------------------------------------------------------------------------------------ config

@@ -30,30 +30,23 @@ QKV = ("query", "key", "value")
 MAPS = ("map", "map_all")
 
 
+MODULES = {
+    "patch": "patch_embed.proj.", "patch.norm": "patch_embed.norm.", "pre_norm": "norm_pre.", "norm": "norm.",
+    "head_norm": "fc_norm.", "head": "head.", "distill_head": "head_dist.", "pool.query": "attn_pool.q.",
+    "pool.key": "attn_pool.kv.", "pool.out": "attn_pool.proj.", "pool.norm": "attn_pool.norm.",
+    "pool.mlp.fc1": "attn_pool.mlp.fc1.", "pool.mlp.fc2": "attn_pool.mlp.fc2.",
+}  # fmt: skip
+TENSORS: Tensors = {
+    "cls_token": ("cls_token", TOKEN), "distill_token": ("dist_token", TOKEN), "register_tokens": ("reg_token", TOKENS),
+    "position": ("pos_embed", TOKENS), "pool.probe": ("attn_pool.latent", TOKEN),
+}  # fmt: skip
+
+
 def rows(
     c: ViTConfig, separate_gate: bool = False, matrix: bool = False, scale: str = "ls{}.gamma", separate: bool = False
 ) -> list[Row]:
     """The rows of a network."""
-    modules = {
-        "patch": "patch_embed.proj.",
-        "patch.norm": "patch_embed.norm.",
-        "pre_norm": "norm_pre.",
-        "norm": "norm.",
-    }
-    modules |= {"head_norm": "fc_norm.", "head": "head.", "distill_head": "head_dist."}
-    modules |= {
-        "pool.query": "attn_pool.q.",
-        "pool.key": "attn_pool.kv.",
-        "pool.out": "attn_pool.proj.",
-        "pool.norm": "attn_pool.norm.",
-    }
-    modules |= {f"pool.mlp.fc{n}": f"attn_pool.mlp.fc{n}." for n in (1, 2)}
-    tensors: Tensors = {
-        "cls_token": ("cls_token", TOKEN),
-        "distill_token": ("dist_token", TOKEN),
-        "register_tokens": ("reg_token", TOKENS),
-    }
-    tensors |= {"position": ("pos_embed", TOKENS), "pool.probe": ("attn_pool.latent", TOKEN)}
+    modules, tensors = MODULES.copy(), TENSORS.copy()
     if matrix:
         (p, q), channels = pair(c.patch), c.channels
         tensors["patch.kernel"] = (

@@ -38,12 +38,8 @@ def verify(
     if dtype is not None:
         exact, parameters = parameters, {n: array.astype(dtype) for n, array in parameters.items()}
         report.rounded = dtype.name if _changed(exact, parameters) else ""
-    report.checks += [
-        check_return(a),
-        check_return(b),
-        configs(b.name, a.name, b.config, config),
-        statistics(b.name, a.name, b.facts, facts),
-    ]
+    report.checks += [check_return(a), check_return(b), configs(b.name, a.name, b.config, config)]
+    report.checks.append(statistics(b.name, a.name, b.facts, facts))
     report.checks.append(bits(b.name, a.name, b.parameters, parameters, "tensors under our names"))
     if why_not := _without_torch() or shapes_apart(b.config, config):
         report.notes.append(f"forward not compared: {why_not}")

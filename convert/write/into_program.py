@@ -54,8 +54,7 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
     """Write the network of a plan, whose layout is our own, as a program."""
     wanted.check(path)
     kind, goal = kind_of(path), target(path, "")
-    check = partial(goal.check, plan.reading.source, force)
-    check()
+    (check := partial(goal.check, plan.reading.source, force))()
     check_network(plan)
     if error := unsettled(plan.reading.path, plan.config, plan.facts.outputs):
         raise error
@@ -69,22 +68,19 @@ def write_program(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
         needs = kind.write(forward, interface, workspace / goal.name)
         comparison = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name)
         notes, smaller = [describe_comparison(comparison)], {}
-        for weights in wanted.smaller:
-            smaller = _write_smaller(forward, interface, workspace / goal.name, weights, examples)
-            changed = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name, LIMITS[weights])
+        for stored in wanted.smaller:
+            smaller = _write_smaller(forward, interface, workspace / goal.name, stored, examples)
+            changed = compare_program(kind.open(workspace / goal.name), forward, interface, goal.name, LIMITS[stored])
             comparison["smaller"] = changed["difference"]
-            notes.append(describe(weights, smaller, why_not))
-        output = {"name": interface.output, "shape": [BATCH, *comparison.pop("outputs")], "dtype": "float32"}
+            notes.append(describe(stored, smaller, why_not))
+        weights = {"sha256": joint_hash(sorted((name, values_hash(array)) for name, array in arrays.items()))}
         described = {
             "program": kind.title,
             **needs,
             "input": interface.described(),
-            "output": output,
+            "output": {"name": interface.output, "shape": [BATCH, *comparison.pop("outputs")], "dtype": "float32"},
             "stated": interface.stated,
-            "weights": {
-                "sha256": joint_hash(sorted((name, values_hash(array)) for name, array in arrays.items())),
-                **({"stored": wanted.weights[0], "measured": smaller} if smaller else {}),
-            },
+            "weights": weights | ({"stored": wanted.weights[0], "measured": smaller} if smaller else {}),
             "files": {file.name: file_hash(file) for file in sorted(workspace.iterdir())},
             "versions": kind.versions(),
             "compared": comparison,

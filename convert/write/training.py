@@ -44,7 +44,9 @@ class Training:
 
 
 def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
-    """The training state in a source. None where it has no optimizer's state, or the average was chosen as the weights."""
+    """The training state in a source. None where it has no optimizer's state, or the average was chosen as the
+    weights.
+    """
     tree, path = reading.source.tree, reading.path
     averaged = leaves(tree["ema"]) if isinstance(tree.get("ema"), Mapping) else {}
     saved = tree.get("optimizer")

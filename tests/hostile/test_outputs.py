@@ -14,7 +14,7 @@ from PIL import Image
 from convert.__main__ import main as convert
 from tests.hostile.test_target import SAID, model
 from vit_jax import runs
-from vit_jax.commands import evaluate, predict, sheet
+from vit_jax.commands import evaluate, join, predict, sheet
 from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_bytes
 from vit_jax.files.destination import check_folder, check_output
@@ -26,6 +26,7 @@ from vit_jax.reports import compare
 COMMANDS = {
     "predict": predict.command,
     "evaluate": evaluate.command,
+    "join": join.command,
     "sheet": sheet.command,
     "compare": compare.command,
     "report": report.command,
@@ -58,7 +59,7 @@ def place(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     ["predict hf images --csv {}.csv", "predict hf images --attention {}.png", "evaluate r --csv {}.csv",
-     "evaluate r --probabilities {}.csv", "sheet digits {}.png", "compare r r --out {}.png", "report r --out {}.html",
+     "evaluate r --probabilities {}.csv", "join a.csv --to {}.csv", "sheet digits {}.png", "compare r r --out {}.png", "report r --out {}.html",
      "convert w.safetensors {}.pt"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["pipe", "link", "-"])
@@ -106,6 +107,8 @@ def content(place: Path) -> dict[Path, bytes]:
         "evaluate runs/r --force --report data/a",
         "evaluate runs/r --report data/c",
         "evaluate runs/r --data.source folder:images --force --csv images/0.png",
+        "evaluate runs/r --share 1/2 --force --outputs runs/r/plots/x.npz",
+        "join a.csv b.csv --force --to runs/r/plots/x.csv",
         "sheet digits data/b/0.png --data.source folder:data --force",
         "sheet digits runs/r/plots/curves.png --force",
         "compare runs/r --force --out runs/r/config.json",

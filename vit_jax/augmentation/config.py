@@ -56,19 +56,22 @@ class ImageAugment(AugmentConfig):
         "copies of an image in a batch, each augmented by itself; an epoch has as many steps as without, and so takes "
         "1/repeats of the images",
         at_least=1,
+        not_drawn=True,
     )
     with_numbers: bool = identity(
         False,
         "data.target number: augment although the targets are numbers, because crops, flips, policies, erasing and "
         "mixing leave these as they are (of mixed images they are mixed)",
+        not_drawn=True,
     )
     normalize: Literal["set", "half", "imagenet", "none", "given"] = identity(
         "set",
         "mean and std of pixels in 0..1: those of the training set, 0.5 both, those of ImageNet, 0 and 1, "
         "or augment.mean and augment.std (given)",
+        not_drawn=True,
     )
-    mean: tuple[float, ...] = identity((), "for normalize given: mean of each channel")
-    std: tuple[float, ...] = identity((), "for normalize given: standard deviation of each channel")
+    mean: tuple[float, ...] = identity((), "for normalize given: mean of each channel", not_drawn=True)
+    std: tuple[float, ...] = identity((), "for normalize given: standard deviation of each channel", not_drawn=True)
 
     @property
     def mixes(self) -> bool:

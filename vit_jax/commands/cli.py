@@ -6,6 +6,7 @@ import importlib
 import sys
 
 from ..config.flags import show_word
+from ..config.gone import instead_of
 from ..config.nearest import nearest
 from ..errors import UserError
 from ..files.terminal import run_command, version
@@ -18,7 +19,7 @@ COMMANDS = {
     "compare": "put runs side by side: where they differ, their results and curves",
     "report": "write what a run, or several, left as one page for a browser: curves, errors, attention",
     "predict": "classify or caption images, or translate sentences, with a trained network",
-    "shards": "write a set of images as tars of webdataset, for a folder or an object store",
+    "join": "join what --share of predict or evaluate wrote, of all shares, to one file",
     "sheet": "draw what augmentation makes of a preset's images",
     "convert": "convert weights from one layout to another, with proof",
 }
@@ -58,4 +59,6 @@ def _no_command(name: str, program: str) -> str:
         return f"{name} is a preset, not a command; give {program} train {name}"
     if name.startswith("-"):
         return f"the command comes before its flags: give {program} COMMAND {show_word(name)}"
+    if reason := instead_of(name):
+        return f"there is no command {show_word(name)} any more: {reason}"
     return f"there is no command {show_word(name)}{nearest(name, list(COMMANDS))}"

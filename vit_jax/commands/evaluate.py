@@ -25,7 +25,6 @@ from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.languages import Spoken
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
-from .parts.flags import check_parts
 from .selection import table_fields
 from .unreadable import flag_advised
 
@@ -59,6 +58,9 @@ def evaluate(
     data_range: tuple[float, ...] = (),
     bootstrap: int = 0,
     table: Mapping[str, Any] | None = None,
+    share: str = "",
+    outputs: str | os.PathLike[str] = "",
+    joined: str | os.PathLike[str] = "",
     **search: Any,
 ) -> tuple[int, Evaluation]:
     """Measure a trained network on a split of its data, or on other data.
@@ -98,6 +100,10 @@ def evaluate(
             Evaluation's `intervals`; 0: none.
         table: of a source csv:FILE: its labels, separator, file_column or split_column, where they are others than in
             training and no columns are called as the network's outputs.
+        share: I/N, such as "3/16": measure this fixed share of the examples, while others measure the others.
+        outputs: of a share: the .npz file, a new one, that what the network gives of it is written to; `vit-jax join`
+            joins those of all shares.
+        joined: compute nothing, and measure the outputs in this file of `vit-jax join`, as if they were computed here.
         search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -127,6 +133,9 @@ def evaluate(
         flip=flip,
         probe=probe,
         bootstrap=bootstrap,
+        share=share,
+        outputs=os.fspath(outputs),
+        joined=os.fspath(joined),
         skip_unreadable=skip_unreadable,
         data=other,
     )
@@ -173,7 +182,6 @@ def command(arguments: list[str]) -> int:
     reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
     check_outputs({"csv": o.csv, "probabilities": o.probabilities}, o.force, reads)
     check_folder("report", o.report, o.force, reads)
-    check_parts(o, flags.given_fields(arguments, Options), ("probe",), reads)
     with flag_advised(o.skip_unreadable):
         search = flags.given_values(arguments, o, SearchFlags)
         m = measure(Request(flags=o, ema=o.averaged, search=search))
@@ -182,6 +190,8 @@ def command(arguments: list[str]) -> int:
     where += f", probe {o.probe}" if o.probe != "none" else ""
     title = f"{what}, {where}"
     _print_metrics(m, title, bool(o.probabilities or o.csv or o.report))
+    if o.outputs:
+        print(printable(f"  {o.outputs} has {len(m.examples):,} rows; vit-jax join joins those of all shares"))
     if o.probabilities:
         rows = write_csv(o.probabilities, *m.task.values_table(m.examples, m.result))
         print(printable(f"  {o.probabilities} has {rows:,} rows"))

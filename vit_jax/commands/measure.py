@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from .. import runs
 from ..config.dotted import replace_fields
 from ..config.fields import option
-from ..config.run import DataConfig, RunConfig
+from ..config.run import DataConfig, RunConfig, paths_in
 from ..errors import Field, UserError
-from ..files.terminal import print_note
+from ..files.destination import check_outputs
 from ..machine import backend
 from ..machine.numerics import fixed_settings
 from ..scores.intervals import bootstrap
 from ..tasks.table import task_spec
-from .parts.flags import PART_SIZE
 from .selection import LanguageFlags, SelectionFlags, TableFlags
+from .share import OUTPUTS, facts_of, read_outputs, read_share, split_digest, write_outputs
 from .unreadable import UnreadableFlags
 
 if TYPE_CHECKING:
@@ -97,15 +97,22 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
         "also write the metrics, a row for each example and the worst examples into this folder: of images "
         "figures too, of sentences a text",
     )
-    force: bool = option(False, "overwrite the files of --csv and --probabilities, and files in the folder of --report")
-    parts: str = option(
-        "",
-        "compute a share of the evaluation, as any number of such commands may do at the same time on any machines: "
-        "what the network gives of a part of the examples is written into this folder, s3:// or gs:// place, each part "
-        "once; when all are there, each command prints the result, which is that of one command",
+    force: bool = option(
+        False, "overwrite the files of --csv, --probabilities and --outputs, and files in the folder of --report"
     )
-    part_size: int = option(PART_SIZE, "with --parts: examples of a part, in whole batches", at_least=1)
-    merge: bool = option(False, "with --parts: compute nothing, and print the result once all parts are there")
+    share: str = option(
+        "",
+        "with --outputs: measure a fixed share of the examples, I/N such as 3/16, while other commands, on any "
+        "machines, measure the others",
+    )
+    outputs: str = option(
+        "",
+        "with --share: write what the network gives of these examples to this .npz file; `vit-jax join` joins those of "
+        "all shares",
+    )
+    joined: str = option(
+        "", "compute nothing: measure the outputs in this file of `vit-jax join`; the result is that of one command"
+    )
     data: DataOptions = field(default_factory=DataOptions)
 
 
@@ -142,6 +149,7 @@ class Request:
         if 0 < f.bootstrap < FEWEST:
             what = f"is {f.bootstrap}, and an interval of 95 % leaves out one sample in {FEWEST} on each side"
             raise UserError(Field("bootstrap"), what, f"give {FEWEST} or more, such as 1000")
+        self._check_share()
         runs.mean_of(f.weights)
         if f.data.spoken and not other:
             raise UserError(
@@ -155,6 +163,25 @@ class Request:
                 "no run here, and weights alone have no data of their own",
                 "name the data to measure it on, as in `data.source folder:PATH`",
             )
+
+    def _check_share(self) -> None:
+        """Raise UserError where a share lacks its file, or what is of all examples is asked of it."""
+        f = self.flags
+        if bool(f.share) != bool(f.outputs):
+            lacking, there = ("outputs", "share") if f.share else ("share", "outputs")
+            raise UserError(Field(there), "is given alone", f"give {lacking}, too: a share writes what it computes")
+        for name in ("csv", "probabilities", "report", "bootstrap", "joined") if f.share else ():
+            if getattr(f, name):
+                what = f"is of all examples, and {f.share} is a share of them"
+                raise UserError(Field(name), what, "leave it out, join all shares, and then give it with joined")
+        if f.probe != "none" and (f.share or f.joined):
+            what = f"is {f.probe}, which learns from all of train"
+            raise UserError(Field("probe"), what, "leave out share and joined")
+        if f.outputs:
+            if not f.outputs.lower().endswith(".npz"):
+                raise UserError(Field("outputs"), f"is {f.outputs}", "give a name that ends in .npz")
+            reads = [] if self.network is not None else [*runs.read_from(f.run), *paths_in(f.data.source)]
+            check_outputs({"outputs": f.outputs}, f.force, reads)
 
 
 @dataclass(frozen=True)
@@ -173,7 +200,7 @@ class Measured:
 def measure(request: Request) -> Measured:
     """Measure a network."""
     request.check()
-    f, folder = request.flags, request.run
+    f, folder, share = request.flags, request.run, read_share(request.flags.share)
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
     from ..data.images.splits import Split
@@ -183,8 +210,6 @@ def measure(request: Request) -> Measured:
     from ..training.engine.evaluator import Evaluator
     from ..weights.load import complete
     from ..weights.teacher import open_teacher
-    from .parts.evaluations import outputs_in_parts
-    from .parts.identity import network_facts, split_digest
     from .probe import measure_probe
 
     with backend.restore_precision():
@@ -199,17 +224,23 @@ def measure(request: Request) -> Measured:
         definition, tree = split_model(net.model)
         task = task.load_auxiliary(open_teacher(run)) if task.auxiliary_in_outputs else task
         evaluator = Evaluator(run.model, definition, task)
-        outputs = functools.partial(evaluator.outputs_of, evaluator.to_devices(tree), batch=f.batch or run.batch)
+        batch = f.batch or run.batch
+        outputs = functools.partial(evaluator.outputs_of, evaluator.to_devices(tree), batch=batch)
         if f.probe != "none":
             data, name = _learnable(net, run, task, request, None if other else recorded)
             result, metadata = measure_probe(f.probe, outputs, data, name, task, run), data.metadata()
             return Measured(net, name, data.splits[name], result, data.remarks, metadata, task_of(run, metadata))
         name, examples, remarks = _other(net, run, request, recorded) if other else _own(run, f.split, recorded)
-        if f.parts:
-            facts = {"split": name, "flip": f.flip, "inputs": len(examples), "part_size": f.part_size}
-            facts |= {**network_facts(net, task), "source": split_digest(examples)}
-            some = functools.partial(evaluator.outputs_in, evaluator.to_devices(tree), examples, f.batch or run.batch)
-            out = outputs_in_parts(f.parts, facts, f.batch or run.batch, some, f.merge, print_note)
+        if share or f.joined:
+            more = {"content": OUTPUTS, "inputs": split_digest(examples), "split": name, "flip": f.flip}
+            facts = facts_of(net, task, len(examples), batch, **more)
+        if f.joined:
+            out = read_outputs(f.joined, facts)
+        elif share:
+            some = share.batches(-(-len(examples) // batch))
+            out, rows = evaluator.outputs_in(evaluator.to_devices(tree), examples, batch, some)
+            write_outputs(f.outputs, out, rows, facts)
+            name, examples = f"share {f.share} of {name}", examples.subset(rows)
         else:
             out = outputs(examples)
         result = task.examine(run.model, examples, out)

@@ -16,24 +16,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import runs
 from ..config import flags
 from ..config.decoding import AnswerFlags
 from ..errors import DONE, Field, UserError
 from ..explain.methods import BATCH as EXPLAINED
-from ..files.destination import check_outputs
 from ..files.output import GrowingCsv, digits
 from ..files.terminal import lasting_output, printable, run_command
-from .parts.features import share_of_features
-from .parts.flags import MergeOptions, merges_alone
-from .parts.job import facts_of
-from .parts.predictions import check_file, merge_parts, share_of_answers
-from .parts.share import begin_share, compute_share
-from .prediction.answering import Answering
+from .prediction.answering import Answering, Row
 from .prediction.flags import BATCH, Options, blocks, check_flags, layers
 from .prediction.inputs import STDIN, Inputs, is_piped
 from .prediction.network import caption, image_column, open_network, takes
 from .prediction.printing import Count, as_json, for_eyes, in_lines, is_terminal, note, prepare_stdout, say
+from .prediction.sources import digest_of
+from .share import JOB, LEFT_OUT, ROW, check_draws, facts_of, read_share, title_of
 from .unreadable import flag_advised
 
 if TYPE_CHECKING:
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
 
 def command(arguments: list[str]) -> int:
     """Predict what arguments ask for, print and write it."""
-    if merges_alone(arguments):
-        return _merge_alone(arguments)
     o = flags.parse(Options, arguments, prog="python -m vit_jax.predict")
     given = o.inputs or ((STDIN,) if is_piped() else ())
     if not given:
@@ -53,8 +49,8 @@ def command(arguments: list[str]) -> int:
     check_flags(o, stated)
     kind = takes(o.run)
     inputs = Inputs(kind, given, o.data.file_column or image_column(o.run), note)
-    if o.parts and inputs.total is None:
-        raise UserError("inputs", "is stdin, which another worker cannot read", "give a file that lists them")
+    if share := read_share(o.share):
+        inputs.take(share, o.batch)
     model = open_network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
     if "top" in stated and model.task.searching({}) is not None:
         raise UserError(
@@ -69,8 +65,6 @@ def command(arguments: list[str]) -> int:
         model.check_columns(o.probabilities)
     if o.explain:
         model.check_explained(o.explain, o.class_)
-    if o.parts:
-        return _answer_part(o, model, inputs)
     writes = (
         o.csv or o.probabilities or o.attention or o.explain or o.features
     )  # to a file, also if nobody reads what is printed
@@ -79,52 +73,35 @@ def command(arguments: list[str]) -> int:
     return DONE
 
 
-def _answer_part(o: Options, model: Predictor, inputs: Inputs) -> int:
-    """Compute a share of all answers, or join all of them to a table."""
-    if o.features:
-        model.features([model.blank], wanted := blocks(o.blocks, model.layers), o.norm)
-        share = share_of_features(model, inputs.sources, wanted, o.norm, o.batch)
-    else:
-        share = share_of_answers(model, inputs.sources, o.format, o.top, o.batch, bool(o.probabilities))
-    file = o.merge or o.csv or o.probabilities or o.features
-    if file:
-        check_file(o.parts, {"what": share.what, **share.settings}, file)
-    if o.merge:
-        facts_of(o.parts)
-    job = begin_share(o.parts, model, inputs, share, o.part_size)
-    if not o.merge:
-        compute_share(job, share, note)
-    if file:
-        print(printable(merge_parts(o.parts, file)))
-    else:
-        print(printable(f"join them with --parts {o.parts} --merge TABLE{share.suffix}"))
-    return DONE
-
-
-def _merge_alone(arguments: list[str]) -> int:
-    """Join parts to a table without the network that they are of."""
-    o = flags.parse(MergeOptions, arguments, prog="python -m vit_jax.predict")
-    check_outputs({"merge": o.merge}, o.force)
-    print(printable(merge_parts(o.parts, o.merge)))
-    return DONE
+def _title(o: Options, model: Predictor, inputs: Inputs) -> str:
+    """What the files of a share are named by; empty where there is none."""
+    if not o.share:
+        return ""
+    check_draws(model.task, o.skip_unreadable)
+    settings = {"blocks": o.blocks, "norm": o.norm} if o.features else {"top": o.top}
+    what = {"content": "features" if o.features else "predictions", "inputs": digest_of(inputs.sources)[:16]}
+    return title_of(facts_of(model, model.task, sum(map(len, inputs.sources)), o.batch, **what, **settings))
 
 
 def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> None:
     """Print and write what is asked for; where other programs read the answers, so many lines an input."""
     shown, wanted = layers(o.layer, model.layers), blocks(o.blocks, model.layers)
-    answering = Answering(model, o.top, o.batch, o.skip_unreadable, note)
+    answering = Answering(model, o.top, o.batch, o.skip_unreadable, note, inputs.before)
+    title = _title(o, model, inputs)
     if o.features:
         readable = answering.readable(inputs)
-        print(printable(model.write_features(readable, Path(o.features), wanted, o.norm, o.batch)))
-        first = readable[:BATCH]
+        numbers = np.array([*readable], np.int64)
+        more = {ROW: numbers, LEFT_OUT: np.setdiff1d(inputs.rows, numbers), JOB: title} if title else {}
+        first = [*readable.values()]
+        print(printable(model.write_features(first, Path(o.features), wanted, o.norm, o.batch, **more)))
     elif model.header or o.csv or o.json or not o.attention:  # without a head there are no answers, but attention
-        first = _print_answers(o, answering, inputs, lines)
+        first = _print_answers(o, answering, inputs, lines, title)
     else:
-        first = answering.readable(inputs)[:BATCH]
+        first = [*answering.readable(inputs).values()]
     if o.attention:
         if not first:
             raise UserError(f"--attention {o.attention}", "no input is left to draw it on", "give one that can be read")
-        model.draw_attention(first, Path(o.attention), shown, caption(o.run, model, o.weights, o.averaged))
+        model.draw_attention(first[:BATCH], Path(o.attention), shown, caption(o.run, model, o.weights, o.averaged))
         say("written", o.attention)
     if o.explain:
         _explain(o, model, first)
@@ -142,16 +119,21 @@ def _explain(o: Options, model: Predictor, first: list[Any]) -> None:
     say("written", ", ".join(found.write(o.explain_to, caption(o.run, model, o.weights, o.averaged))))
 
 
-def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int) -> list[Any]:
+def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int, title: str) -> list[Any]:
     """Print the answer to each input, and add it to the tables that are asked for; returns the first that have one."""
     model, first, count = answering.model, list[Any](), Count(inputs.total)
     for_programs = o.json or not is_terminal()
     prepare_stdout(for_programs)
-    with growing_csv(o.csv, model.header) as answers, growing_csv(o.probabilities, ("file", *model.columns)) as values:
-        for answer in answering.answers(inputs):
-            answers.add(answer.rows)
-            if o.probabilities and answer.values is not None:
-                values.add([(str(answer.input), *digits(answer.values))])
+    named = (title,) if title else ()
+    with (
+        growing_csv(o.csv, (*named, *model.header)) as answers,
+        growing_csv(o.probabilities, (*named, "file", *model.columns)) as values,
+    ):
+        for number, answer in enumerate(answering.answers(inputs), inputs.rows.start):
+            answers.add(_numbered(answer.rows, number, title))
+            if o.probabilities and (title or answer.values is not None):
+                every = [] if answer.values is None else [(str(answer.input), *digits(answer.values))]
+                values.add(_numbered(every, number, title))
             if o.json:
                 print(as_json(answer, model.header), flush=True)
             elif for_programs:
@@ -165,6 +147,11 @@ def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int)
     if not answering.asked:
         note("there is nothing to answer: the inputs are empty")
     return first
+
+
+def _numbered(rows: Sequence[Row], number: int, title: str) -> Sequence[Row]:
+    """The rows of an input with its number before them, of one without rows that alone, if they are a share's."""
+    return [(number, *row) for row in rows or [()]] if title else rows
 
 
 @contextlib.contextmanager

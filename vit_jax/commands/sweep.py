@@ -1,75 +1,69 @@
-"""The command `vit-jax sweep`: its arguments, and the processes that train its points."""
+"""The command `vit-jax sweep`: its arguments, as runs of the command `train`."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from ..config import flags
 from ..config.fields import option
+from ..config.run import RunConfig
 from ..errors import DONE, UserError
+from ..files.output import print_table
 from ..files.terminal import lasting_output, run_command
-from ..machine.backend import check_flags
-from ..reports.sweep import print_points
-from ..runs.points import Point
+from ..reports.compare import text_of
 from ..runs.values import flat
-from ..training.sweep import Sweep, describe, is_done, prepare, train_sweep
+from ..training.study import Pruner, Range, Sampler, Space, choice, read_range
+from ..training.sweep import Search, Sweep, describe, prepare, train_sweep
+from ..training.train import steps
 from . import train as training
-from .processes import one_device_each, train_in_processes
 
 # Flags that decide the classes of a run's parts, and so the types of all others.
 OF_THE_BASE = ("init", "init-encoder", "config", "dir")
 OF_ONE_RUN = ("resume", "continue", "hosts", "folds", "print-config", "version")  # of the command train only
 PLACES = ("init", "init-encoder", "teacher")  # fields that may name a run inside dir
+NUMBERS = {int, float}
 
 
 @dataclass(frozen=True)
 class Options:
     """The arguments of the command besides those of `train`."""
 
-    seeds: int = option(0, "train each point with so many seeds, seed, seed+1, ..., and compare the means", at_least=0)
-    halving: bool = option(
-        False,
-        "successive halving: train all points for few epochs, the best third anew for three times as many, and so on, "
-        "up to --epochs; each time from the start, since most schedules depend on the length of a run",
-    )
-    by_device: bool = option(
-        False, "train as many points at a time as there are NVIDIA GPUs here, each on one; else each on all, in turn"
-    )
-    points: int = option(100, "the most runs that a sweep may have, so that none grows by mistake", at_least=1)
-    dry_run: bool = option(False, "check all points, list them and exit, writing nothing")
+    trials: int = option(0, "how many combinations are trained, chosen by --sampler; 0: every one", at_least=0)
+    sampler: Sampler = option("tpe", "how Optuna chooses the trials: by what the others came to, or at random")
+    pruner: Pruner = option("none", "ends trials that fall behind the others, by validation after as many epochs")
+    seeds: int = option(0, "train each trial with so many seeds, seed, seed+1, ..., and compare the means", at_least=0)
+    dry_run: bool = option(False, "check all combinations, list them and exit, writing nothing")
 
 
-DESCRIPTION = """Train a run with each combination of several values of its fields, and compare them:
+DESCRIPTION = """Train a run with several values of its fields, and compare them by validation:
 
   vit-jax sweep PRESET --optim.lr 1e-3,3e-3,1e-2 --model.depth 4,6
+  vit-jax sweep PRESET --optim.lr 1e-4..1e-2 --model.depth 4,6 --trials 20 --pruner hyperband
 
 All flags of `vit-jax train PRESET --help` may be given. Values of a number, a word or true,false are joined by
 commas; those of a size or a sequence are written as 4x8 (none: an empty one), of words as kernel+bias; values of a
-text, which may have commas, follow as words: --init runs/a runs/b. Each point is a whole run in the folder of the
-sweep, DIR/NAME. The same command goes on after an interruption, and with more values adds their points."""
+text, which may have commas, follow as words: --init runs/a runs/b. A range of numbers is LOW..HIGH. Each trial is a
+whole run in the folder of the sweep, DIR/NAME, beside Optuna's study.db. The same command goes on after an
+interruption; given several times at once, such as on each GPU, it shares the trials."""
 
 
 def command(arguments: list[str]) -> int:
-    """Train the points that arguments ask for, or list them."""
-    own, sweep = parse(arguments)
+    """Train the trials that arguments ask for, or list them."""
+    own, preset, sweep = parse(arguments)
     if own.dry_run:
-        list_points(sweep)
+        list_trials(sweep)
         return DONE
-    places = one_device_each() if own.by_device else [{}]
-    if own.by_device and len(places) < 2:
-        print("note     there are not several NVIDIA GPUs here: one point at a time")
-    train_sweep(sweep, lambda units: train_in_processes(units, places))
+    train_sweep(sweep, lambda run: steps(run, preset=preset))
     return DONE
 
 
-def parse(arguments: Sequence[str]) -> tuple[Options, Sweep]:
-    """The options and the sweep that a command line gives."""
+def parse(arguments: Sequence[str]) -> tuple[Options, str, Sweep]:
+    """The options, the preset's name and the sweep that a command line gives."""
     words = list(arguments)
     named = [words.pop(0)] if words and not flags.is_flag(words[0]) else []
     given = flags.given_texts(words)
@@ -84,25 +78,32 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Sweep]:
     if other := next((name for name in OF_ONE_RUN if name in given), None):
         raise UserError(f"--{other}", "is of the command train", "leave it out; the same sweep goes on by itself")
 
-    base = training.parse([*named, *_words({name: given[name][:1] for name in OF_THE_BASE if name in given})])[1]
+    preset, base, _ = training.parse(
+        [*named, *_words({name: given[name][:1] for name in OF_THE_BASE if name in given})]
+    )
     known = flags.flags(base)
     given = {name: _located(texts, base.dir) if name in PLACES else texts for name, texts in given.items() if name}
-    values = {name: split_values(known[name], texts) if name in known else [texts] for name, texts in given.items()}
-    flags.read_words(_words({name: each[0] for name, each in values.items()}, known), known)
-    swept = [name for name, each in values.items() if len(each) > 1]
+    values = {name: _values(known[name], texts) if name in known else [texts] for name, texts in given.items()}
+    swept = {name: each for name, each in values.items() if isinstance(each, Range) or len(each) > 1}
+    fixed = {name: given[name] for name in values if name not in swept}
+    first = {name: [str(each.low)] if isinstance(each, Range) else each[0] for name, each in swept.items()}
+    flags.read_words(_words({**fixed, **first}, known), known)
     if other := next((name for name in swept if name.replace("-", "_") not in flat(base.run())), ""):
         raise UserError(f"--{other}", "is no field of a run", "give it one value")
     if not swept:
         raise UserError(
             "no field has several values", remedy="give them with commas, such as --optim.lr 1e-3,3e-3; see --help"
         )
-    count = math.prod(len(values[name]) for name in swept) * max(1, own.seeds)
-    if count > own.points:
-        raise UserError(f"the sweep has {count:,} runs", remedy=f"give fewer values, or --points {count}")
-    combined = itertools.product(*values.values())
-    commands = [[*named, *_words(dict(zip(values, each, strict=True)), known)] for each in combined]
+    fields = {name.replace("-", "_"): _typed(known[name], each, known) for name, each in swept.items()}
+
+    def run_of(values: Mapping[str, Any]) -> RunConfig:
+        chosen = {name.replace("_", "-"): _texts(value) for name, value in values.items()}
+        options = training.parse([*named, *_words({**fixed, **chosen}, known)])[1]
+        return training.check_options(options)
+
+    search = Search(own.sampler, own.pruner, own.seeds)
     try:
-        return own, _sweep_of(commands, {name: len(values[name]) for name in swept}, own)
+        return own, preset, prepare(Space(fields, own.trials), run_of, search, preset)
     except UserError as error:
         for name, texts in given.items():
             if name in known and known[name].hint is str and "," in "".join(texts) and "".join(texts) in str(error):
@@ -110,29 +111,26 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Sweep]:
         raise
 
 
-def _sweep_of(commands: Sequence[list[str]], counts: Mapping[str, int], own: Options) -> Sweep:
-    """The sweep of these arguments of `train`, in which so many values of these flags are combined."""
-    points, preset, names = [], "", [name.replace("-", "_") for name in counts]
-    for words in commands:
-        preset, options, _ = training.parse(words)
-        run = training.check_options(options)
-        fields = flat(run)
-        points.append(Point({name: fields[name][0] for name in names}, run, tuple(words)))
-    values = {name: [*dict.fromkeys(point.fields[name] for point in points)] for name in names}
-    for (flag, count), each in zip(counts.items(), values.values(), strict=True):
-        if len(each) < count:
-            raise UserError(f"--{flag}", "has a value twice", "give it once")
-    _leave_accelerators()
-    run = points[0].run
-    return prepare(points, values, run.name or f"{preset}-sweep", bool(run.name), own.seeds, own.halving)
+def _values(flag: flags.Flag, texts: list[str]) -> list[list[str]] | Range:
+    """The texts of each value that a command line gives a field, or the range."""
+    if len(texts) == 1 and NUMBERS & {*flags.alternatives(flag.hint)} and (found := read_range(flag.name, texts[0])):
+        return found
+    return split_values(flag, texts)
 
 
-def _leave_accelerators() -> None:
-    """Have jax, which checks need, use none in this process: those that train need their memory."""
-    check_flags()
-    import jax
+def _typed(flag: flags.Flag, values: list[list[str]] | Range, known: Mapping[str, flags.Flag]) -> list[Any] | Range:
+    """The values that texts are."""
+    if not isinstance(values, Range):
+        return [flags.read_words(_words({flag.name: texts}, known), known)[flag.name] for texts in values]
+    low, high = values.low, values.high
+    return Range(float(low), float(high)) if flag.hint is float else values
 
-    jax.config.update("jax_platforms", "cpu")
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a value, which a command line may have after a flag."""
+    if isinstance(value, tuple):
+        return [*map(str, value)]
+    return [str(value).lower() if isinstance(value, bool) else str(value)]
 
 
 def split_values(flag: flags.Flag, texts: list[str]) -> list[list[str]]:
@@ -178,22 +176,15 @@ def _words(given: Mapping[str, Sequence[str]], known: Mapping[str, flags.Flag] |
     return words
 
 
-def list_points(sweep: Sweep) -> None:
-    """Print the points of a sweep, and which of their runs are done."""
+def list_trials(sweep: Sweep) -> None:
+    """Print what a sweep is to train, with each combination that it begins with and its parameters."""
     print(describe(sweep))
-    points = [point for rung in sweep.rungs for point in rung]
-    columns = [
-        ["parameters", *(f"{point.run.model.with_data().parameter_count():,}" for point in points)],
-        ["done", *(_done(sweep, point) for point in points)],
-    ]
-    print_points(points, columns)
+    each = sweep.space.to_check()
+    fields = [[name, *(text_of(choice(values[name])) for values in each)] for name in sweep.space.fields]
+    counts = [f"{sweep.run_of(values).model.with_data().parameter_count():,}" for values in each]
+    numbers = map(str, range(1, len(each) + 1))
+    print_table(["", *numbers], [fields, [["parameters", *counts]]], shutil.get_terminal_size((120, 24)).columns)
     print("dry run  nothing was written")
-
-
-def _done(sweep: Sweep, point: Point) -> str:
-    """How many runs of a point need no more training."""
-    each = [is_done(run) for _, run in sweep.units([point])]
-    return f"{sum(each)} of {len(each)}" if sweep.seeds else "yes" if all(each) else "no"
 
 
 def main() -> int:

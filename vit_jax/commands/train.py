@@ -23,9 +23,9 @@ from ..runs.several import members_of, of_folds
 from ..runs.values import from_dict, to_dict
 from ..training.announce import announce, estimate
 from ..training.contents import Contents
-from ..training.going_on import planned_segments
+from ..training.going_on import run_now
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
-from ..training.resume import describe_rate, new_state
+from ..training.resume import describe_rate, new_state, noted_anew
 from ..training.setup import recorded_products, set_up
 from ..training.train import Asked, train_group, train_with
 from ..weights.start.recipes import describe_recipe
@@ -61,14 +61,14 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
                 raise UserError(
                     f"{other} is {getattr(options, other)} and hosts is {options.hosts}", remedy="leave one of them out"
                 )
-        told = {"preset": name, "run": to_dict(check_options(options, folder)), "continue": options.continue_}
+        told = {"preset": name, "run": to_dict(check_options(options, folder))}
         _show_recipe(options)
     told = hosts.share(told)
     run = from_dict(RunConfig, told["run"])
     own = flags.value_of(given, "data.dir")
     if own and not hosts.owner and isinstance(run.data, FittedImages):
         run = replace(run, data=replace(run.data, dir=own))
-    train_with(hosts, Asked(run, told["preset"], folder, told["continue"] if folder else None))
+    train_with(hosts, Asked(run, told["preset"], folder, folder is not None))
     return DONE
 
 
@@ -97,11 +97,11 @@ def _command_alone(arguments: list[str]) -> int:
     if options.folds:
         run = check_run(of_folds(run, options.folds))
     if options.dry_run:
-        return dry_run(Asked(run, name, folder, options.continue_ if folder else None), group)
+        return dry_run(Asked(run, name, folder, folder is not None), group)
     if group:
         train_group(run, group, options.seeds or options.folds, name)
     else:
-        train_with(ALONE, Asked(run, name, folder, options.continue_ if folder else None))
+        train_with(ALONE, Asked(run, name, folder, folder is not None))
     return DONE
 
 
@@ -117,7 +117,7 @@ def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
     summaries = []
     for member in inside:
         name, options, folder = parse([*arguments, "--resume", str(member.path)])  # what is given last counts
-        asked = Asked(check_options(options, folder), name, folder, options.continue_)
+        asked = Asked(check_options(options, folder), name, folder, True)
         if options.dry_run:
             dry_run(asked)
         else:
@@ -139,7 +139,7 @@ def dry_run(asked: Asked, group: str = "") -> int:
     contents = Contents(fetch=False)
     folder = choose_folder(asked.run, asked.preset, asked.folder, group, difference=contents.difference)
     if not group:
-        checked = checked.with_segments(planned_segments(folder, asked.run, asked.continuation))
+        checked = replace(checked, run=run_now(folder, asked.run, asked.resumed)[0])
     run = checked.run
     backend.configure_jax(checked.division.devices)
     with fixed_settings(run.compute_dtype):
@@ -149,8 +149,8 @@ def dry_run(asked: Asked, group: str = "") -> int:
             state, _ = new_state(setup, folder)
             if minutes := estimate(setup, setup.engine.put(state)):
                 print(f"time     {minutes}")
-        if folder.exists() and len(setup.segments) > len(folder.segments()):
-            print(f"goes on  {describe_rate(setup)}")
+        if folder.exists() and noted_anew(folder, setup):
+            print(f"goes on  {describe_rate(setup, folder)}")
     print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")
     return DONE
 

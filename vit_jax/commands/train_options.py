@@ -25,8 +25,7 @@ from ..presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, is_preset, preset
 from ..runs.check import check_run, check_trained, is_name
 from ..runs.file import overlaid, read_config
-from ..runs.segments import SEGMENT_FIELDS
-from ..runs.values import flat, other_identity
+from ..runs.values import LENGTH, flat, other_identity
 from ..tasks.table import TASKS
 from ..weights.start import start as starting
 from ..weights.start.again import resumable
@@ -52,13 +51,10 @@ class Options(RunConfig):
         at_least=0,
     )
     resume: str = option(
-        "", "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags"
-    )
-    continue_: Literal["", "constant", "again", "extended"] = option(
         "",
-        "with --resume and more --epochs than the run had, what the learning rate does in them: again (its schedule "
-        "begins anew), extended (as if so many epochs had been given at first, to which the rate jumps) or constant "
-        "(the last rate is kept); empty: asked for, where the schedule depends on the length of the run",
+        "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags; with more "
+        "--epochs it trains on as if so many had been given at first, so that the rate of a schedule that had come to "
+        "its end (cosine, one_cycle) jumps back up to where it is in so long a run",
     )
     tune: Literal["none", "full", "head", "attention"] = option(
         "none",
@@ -144,15 +140,13 @@ def check_options(options: Options, folder: runs.Run | None = None) -> RunConfig
         raise UserError(Field("tune"), f"is {options.tune} but init is empty", "name the weights to start from")
     if folder:
         _same_run(folder, run, options.resume)
-    elif options.continue_:
-        raise UserError(Field("continue"), f"is {options.continue_}", "name the run that goes on with --resume")
     return run
 
 
 def _same_run(folder: runs.Run, run: RunConfig, resume: str) -> None:
     """Raise UserError if flags of --resume make it another run: that can only start from its weights."""
     changed = other_identity(folder.config(), run)
-    if changed.keys() - {*SEGMENT_FIELDS}:
+    if changed.keys() - {*LENGTH}:
         fields = ", ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
         path, source = shlex.quote(resume), shlex.quote(run.data.source)
         raise UserError(

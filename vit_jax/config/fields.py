@@ -13,8 +13,10 @@ Decaying = Literal["kernel", "bias", "norm", "token", "position", "scale", "embe
 Kind = Literal[Decaying, "frequency", "relative"]
 
 DEEPEST = 1000  # blocks: as many as the deepest Transformer that was published (Wang et al. 2022, arXiv 2203.00555)
-# What other code needs to know of a field of a network (`NetworkConfig.marked`).
-Mark = Literal["training_only", "drops", "not_in_weights", "from_data", "of_head", "counts_blocks", "place"]
+# What other code needs to know of a field, of a network (`NetworkConfig.marked`) or of augmentation (not_drawn).
+Mark = Literal[
+    "training_only", "drops", "not_in_weights", "from_data", "of_head", "counts_blocks", "place", "not_drawn"
+]
 
 
 def identity(
@@ -27,6 +29,7 @@ def identity(
     of_head: bool = False,
     counts_blocks: bool = False,
     place: bool = False,
+    not_drawn: bool = False,
     **bounds: Unpack[Bounds],
 ) -> Any:
     """A field that changes the result of a run."""
@@ -37,6 +40,7 @@ def identity(
         "of_head": of_head,
         "counts_blocks": counts_blocks,
         "place": place,
+        "not_drawn": not_drawn,
     }
     return _field(default, help, Range(**bounds), execution=False, marks={mark for mark, on in marks.items() if on})
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .gone import instead_of
 from .synonyms import FLAGS, REASONS
 
 Names = Mapping[str, str]  # {a field as a flag is typed, without dashes before it: optim.weight-decay; its help}
@@ -42,6 +43,8 @@ def hint(
     def write(names: Sequence[str]) -> list[str]:
         return [name.replace("-", "_").removeprefix(f"{inside}.") for name in names]
 
+    if reason := instead_of(word):
+        return f": {reason}"
     wanted = word.lstrip("-").lower().replace("_", "-")
     for name in (wanted, wanted.rpartition(".")[2]):
         if (reason := reasons.get(name)) and _has_all(known, reason):

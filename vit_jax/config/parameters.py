@@ -140,7 +140,8 @@ class Table(dict[str, Parameter]):
         if scheme in ("trunc_normal", "fan_in"):
             return Start("truncated", (self.init_std if scheme == "trunc_normal" else n_in**-0.5) / CUT)
         fans = {"xavier": n_in + n_out, "xavier_of_three": n_in + 3 * n_out}
-        return Start("uniform", (6 / fans[scheme]) ** 0.5 if scheme in fans else n_in**-0.5)
+        bounds = {"torch": n_in**-0.5} | {name: (6 / fan) ** 0.5 for name, fan in fans.items()}
+        return Start("uniform", bounds[scheme])
 
     def _bias(self, n_in: int) -> Start:
         """The start of a bias: PyTorch draws it, all other schemes start at 0."""

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, get_args
 
 from ..errors import Field, UserError
 from .fields import Decaying, execution, identity
@@ -91,6 +91,9 @@ class AugmentConfig:
         return 1
 
 
+DECOUPLED = ("adamw", "muon", "lion")  # optimizers whose weight decay is no part of the gradient
+
+
 @dataclass(frozen=True)
 class OptimConfig:
     """Optimizer and learning-rate schedule, with the formulas and names of PyTorch."""
@@ -99,7 +102,7 @@ class OptimConfig:
         "adamw",
         "optimizer; muon: Muon for the hidden kernels (inside blocks; with model.stem also of all its convolutions but "
         "the first, and of the patch projection), adamw for all other parameters; weight decay is an L2 term of the "
-        "gradient, or in adamw, muon and lion rate * weight_decay * parameter",
+        f"gradient, or in {', '.join(DECOUPLED[:-1])} and {DECOUPLED[-1]} rate * weight_decay * parameter",
     )
     lr: float = identity(
         1e-3,
@@ -124,7 +127,7 @@ class OptimConfig:
     eps: float = identity(1e-8, "adam, adamw and muon's adamw: epsilon", at_least=0)
     weight_decay: float = identity(0.0, "weight decay", at_least=0)
     decay: tuple[Decaying, ...] = identity(
-        ("kernel",), "kinds of parameters that decay: kernel bias norm token position scale embedding"
+        ("kernel",), f"kinds of parameters that decay: {' '.join(get_args(Decaying))}"
     )
     layer_decay: float = identity(
         1.0,
@@ -237,7 +240,7 @@ class LossConfig:
 
     def spread_over_all(self, classes: int) -> float:
         """label_smoothing as PyTorch counts it: the share that is spread over all classes, the true one included."""
-        return self.label_smoothing * (classes / (classes - 1) if self.smoothing == "fairseq" and classes > 1 else 1)
+        return self.label_smoothing * {"torch": 1, "fairseq": classes / max(classes - 1, 1)}[self.smoothing]
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "augment.mix-off": "mixup-off-epoch",
         "augment.repeats": "aug-repeats repeated-aug repeated-augmentation",
         "init": "pretrained initial-checkpoint finetune model-name-or-path from-pretrained",
-        "resume": "resume-from resume-from-checkpoint continue auto-resume",
+        "resume": "resume-from resume-from-checkpoint auto-resume",
         "new-head": "reset-head ignore-mismatched-sizes reset-classifier",
         "dir": "out-dir output-dir save-dir log-dir logdir outdir checkpoint-dir workdir",
         "name": "run-name experiment exp-name exp run-id",
@@ -129,6 +129,7 @@ REASONS: dict[str, str] = {
         "num-processes dist-url rank",
         "a `split` is measured by the one text that greedy or beam search (`beam`) finds; several texts and draws are "
         "for python -m vit_jax.predict": "nbest sample temperature top-k top-p",
+        "tables are CSV, also with --share, which pyarrow makes parquet (csv.read_csv, parquet.write_table)": "format",
         "a run is measured by python -m vit_jax.evaluate RUN": "eval evaluate test-only eval-only do-eval",
     }.items()
     for their in theirs.split()

@@ -30,16 +30,6 @@ class Stored:
         return self.name
 
 
-class Prepared:
-    """The pixels of an image as a network takes them, and what it is called: pixels uint8 [h, w, C]."""
-
-    def __init__(self, name: str, pixels: np.ndarray):
-        self.name, self.pixels = name, pixels
-
-    def __str__(self) -> str:
-        return self.name
-
-
 def list_images(images: Any, channels: int) -> tuple[list[Any], bool]:
     """Images as a list -> (the images, whether only one was given)."""
     from PIL import Image
@@ -67,8 +57,6 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
     """The pixels of one image as a network takes them -> uint8 [h, w, C]."""
     from PIL import Image
 
-    if isinstance(image, Prepared):
-        return image.pixels
     wanted = (*preprocess.image, preprocess.channels)
     if hasattr(image, "__array__"):
         pixels = _pixels(image, preprocess)

@@ -42,9 +42,6 @@ def beam_search(step: Step, take: Take, cache: Any, rows: Array, rules: Rules, r
     def over(s: State) -> Array:
         return ~s.open | (s.lengths > 0).all(1) if at_once else ~s.open
 
-    def more(s: State) -> Array:
-        return (s.place < room) & ~over(s).all()
-
     def one(s: State) -> State:
         last = jax.lax.dynamic_index_in_dim(s.tokens, s.place, 2, keepdims=False)  # [B, K]
         logits, cache = step(last.reshape(-1), s.cache)
@@ -73,7 +70,7 @@ def beam_search(step: Step, take: Take, cache: Any, rows: Array, rules: Rules, r
     scores, lengths = jnp.full_like(sums, NEVER), jnp.zeros((batch, beam), jnp.int32)
     cache = take(cache, jnp.repeat(jnp.arange(batch, dtype=jnp.int32), beam))
     start = State(jnp.zeros((), jnp.int32), tokens, sums, tokens, scores, lengths, rows, cache)
-    s = jax.lax.while_loop(more, one, start)
+    s = jax.lax.while_loop(lambda s: (s.place < room) & ~over(s).all(), one, start)
     return Found(s.answers[:, :, 1:], s.scores, s.lengths, over(s) | (s.place == rules.longest))
 
 

@@ -56,7 +56,7 @@ class Rules:
     def penalties(self) -> np.ndarray:
         """What the sum of an answer of each length is divided by, float32 [longest + 1]; that of length 0 is 1."""
         lengths, d = np.arange(self.longest + 1, dtype=np.float64), self.settings
-        base = lengths if d.penalty == "hf" else (5 + lengths) / 6
+        base = {"hf": lengths, "gnmt": (5 + lengths) / 6}[d.penalty]
         return np.concatenate([[1.0], base[1:] ** d.length_penalty]).astype(np.float32)
 
     def check(self, vocabulary: int) -> None:

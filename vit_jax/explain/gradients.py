@@ -1,17 +1,13 @@
-"""Gradients that explanations are made of: with respect to inputs, along a path, and to attention weights."""
+"""Gradients that explanations are made of: with respect to inputs, and along a path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-
-from ..models.attention import NUDGE
-from ..models.layers import Intermediates
 
 
 def integrated_gradients(gradient: Callable[[Array], Array], x: Array, baseline: Array, steps: int) -> Array:
@@ -35,20 +31,3 @@ def each_gradient(values: Callable[[Array], Array], x: Array) -> Array:
     """The gradient of each of K values with respect to x: [K, *x.shape], one after the other."""
     told, pull = jax.vjp(values, x)
     return jax.lax.map(lambda one: pull(one)[0], jnp.eye(len(told), dtype=told.dtype))
-
-
-def weighted_attention(forward: Callable[[Intermediates], Array], names: Iterable[str]) -> dict[str, Array]:
-    """The attention of each layer, weighted by how a value depends on it: mean over heads of (gradient * weights)+.
-    Returns [B, L, Nq, Nk].
-    """
-
-    def value(nudges: dict[str, Array]) -> tuple[Array, dict[str, Any]]:
-        inner: Intermediates = {**dict.fromkeys(names), **{name + NUDGE: nudge for name, nudge in nudges.items()}}
-        told = forward(inner)
-        return told, {name: inner[name] for name in names}
-
-    names = tuple(names)
-    shapes = jax.eval_shape(lambda: value({})[1])
-    zeros = {name: jnp.zeros(each.shape, each.dtype) for name, each in shapes.items()}
-    gradients, weights = jax.grad(value, has_aux=True)(zeros)
-    return {name: jax.nn.relu(gradients[name] * weights[name]).mean(2) for name in names}

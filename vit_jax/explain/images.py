@@ -1,11 +1,11 @@
-"""What counted in images for an output of a network of images, by each of four methods.
+"""What counted in images for an output of a network of images, by integrated gradients or rollout.
 
 Dimensions: B images of a batch, h, w, C their size, gh, gw the rows and columns of cells, K outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,10 +17,9 @@ from jax import Array
 from ..errors import Field, UserError
 from ..models.vit_options import MAPS
 from .cells import sum_cells
-from .gradients import integrated_gradients, weighted_attention
-from .methods import OF_ATTENTION, Method, check_known
-from .occlusion import occlusion
-from .relevance import chefer, rollout
+from .gradients import integrated_gradients
+from .methods import Method, check_known
+from .relevance import rollout
 
 IG = "give ig, which takes any network"
 
@@ -37,12 +36,10 @@ def explain_images(
         some, chosen = images[first : first + batch], outputs[first : first + batch]
         if method == "ig":
             parts.append(sum_cells(np.asarray(_integrated(model, some, jnp.asarray(chosen), steps)), grid))
-        elif method == "occlusion":
-            parts.append(np.stack([*_occlusions(model, some, chosen, grid, batch)]))
         else:
-            layers = _weighted(model, some, jnp.asarray(chosen)) if method == "chefer" else _attention(model, some)
-            through, reads = (chefer if method == "chefer" else rollout), read_by_head(model.config, layers.shape[-1])
-            tokens = np.stack([reads @ through(each) for each in np.asarray(layers)])
+            layers = _attention(model, some)
+            reads = read_by_head(model.config, layers.shape[-1])
+            tokens = np.stack([reads @ rollout(each) for each in np.asarray(layers)])
             parts.append(tokens[:, model.config.first_patch :].reshape(-1, *grid))
     return np.concatenate(parts)
 
@@ -50,7 +47,7 @@ def explain_images(
 def check_method(model: Any, method: str) -> None:
     """Raise UserError where there is no such method, or a network has not the attention that it takes."""
     check_known(method)
-    if method not in OF_ATTENTION:
+    if method != "rollout":
         return
     pool = getattr(model.config, "pool", None)
     if pool is None:
@@ -70,13 +67,16 @@ def read_by_head(c: Any, count: int) -> np.ndarray:
     """How much the head of a ViT reads of each token after the last block: float [N], which sums to 1."""
     tokens = np.eye(count)
     patches = tokens[c.first_patch :].mean(0)
-    if c.pool == "cls":
-        return tokens[0]
-    if c.pool == "cls_distill":
-        return tokens[:2].mean(0)
-    if c.pool == "cls_mean":
-        return (tokens[0] + patches) / 2
-    return patches if c.pool == "mean" else tokens.mean(0)
+    by_pool = {
+        "cls": tokens[0],
+        "cls_distill": tokens[:2].mean(0),
+        "cls_mean": (tokens[0] + patches) / 2,
+        "mean": patches,
+        "mean_all": tokens.mean(0),
+    }
+    if c.pool not in by_pool:
+        raise UserError(Field("explain"), f"cannot follow how the head reads the tokens by pool {c.pool}", IG)
+    return by_pool[c.pool]
 
 
 def logits_of(model: Any, images: Any) -> np.ndarray:
@@ -95,23 +95,6 @@ def _integrate(model: Any, images: Array, outputs: Array, steps: int) -> Array:
     return integrated_gradients(gradient, x, jnp.zeros_like(x), steps)
 
 
-def _weigh(model: Any, images: Array, outputs: Array) -> Array:
-    forward = lambda inner: _chosen(model(images, intermediates=inner), outputs)  # noqa: E731
-    return weighted_attention(forward, ("attention",))["attention"]
-
-
-def _occlusions(
-    model: Any, images: Array, outputs: np.ndarray, grid: tuple[int, int], batch: int
-) -> Iterator[np.ndarray]:
-    for image, k in zip(np.asarray(images), outputs, strict=True):
-
-        def value_of(some: np.ndarray, k: int = k) -> np.ndarray:
-            return logits_of(model, some)[:, k]
-
-        yield occlusion(value_of, image, grid, batch)
-
-
 _logits: Any = nnx.jit(lambda model, images: model(images))
 _integrated: Any = nnx.jit(_integrate, static_argnums=3)
-_weighted: Any = nnx.jit(_weigh)  # (model, images, outputs) -> [B, L, N, N]
 _attention: Any = nnx.jit(lambda model, images: model.capture(images, ("attention",))["attention"].mean(2))

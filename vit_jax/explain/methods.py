@@ -6,14 +6,11 @@ from typing import Literal, get_args
 
 from ..errors import Field, UserError
 
-Method = Literal["ig", "chefer", "rollout", "occlusion"]
+Method = Literal["ig", "rollout"]
 METHODS: tuple[Method, ...] = get_args(Method)
-OF_ATTENTION = ("chefer", "rollout")  # not signed: 0 or more
 WORDS: dict[str, str] = {
     "ig": "integrated gradients",
-    "chefer": "Chefer's relevance",
     "rollout": "attention rollout, which is blind to the class",
-    "occlusion": "occlusion",
 }
 BATCH = 16  # inputs that are explained at a time: gradients take more memory than answers
 IMAGES, TEXTS = 64, 8  # most that a command explains
@@ -23,6 +20,4 @@ STEPS = 16  # of integrated gradients: with 8 the maps point as well, with 50 th
 def check_known(method: str) -> None:
     """Raise UserError where there is no such method."""
     if method not in METHODS:
-        raise UserError(
-            Field("explain"), f"is {str(method)[:40]!r}", f"give {', '.join(METHODS[:-1])} or {METHODS[-1]}"
-        )
+        raise UserError(Field("explain"), f"is {str(method)[:40]!r}", f"give {' or '.join(METHODS)}")

@@ -7,10 +7,13 @@ the curve of insertion minus that of deletion is near 1, and near 0 for a random
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from .occlusion import Told, in_parts
+from .cells import cell_of_pixel
 
+Told = Callable[[np.ndarray], np.ndarray]  # images [m, h, w, C] -> their values [m]
 STAGES = 32  # most groups in which cells are hidden
 
 
@@ -28,7 +31,7 @@ def insertion_deletion(told: Told, image: np.ndarray, relevance: np.ndarray, bat
     rank = np.empty(flat.size, int)
     rank[np.argsort(-flat, kind="stable")] = np.arange(flat.size)
     first = rank < orders(flat.size)[:, None]  # [stages + 1, cells]
-    values = in_parts(told, image, np.concatenate([~first, first]), (grid[0], grid[1]), batch)
+    values = _in_parts(told, image, np.concatenate([~first, first]), (grid[0], grid[1]), batch)
     areas = [float(np.trapezoid(curve) / (len(curve) - 1)) for curve in np.split(values, 2)]
     return areas[0], areas[1]
 
@@ -36,3 +39,21 @@ def insertion_deletion(told: Told, image: np.ndarray, relevance: np.ndarray, bat
 def random_relevance(shape: tuple[int, ...]) -> np.ndarray:
     """A relevance that says nothing, to compare others with: float64, always the same."""
     return np.random.default_rng(0).random(shape)
+
+
+def _hide(image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The image with cells hidden, in several ways: their pixels are 0, the mean that images are normalised by. Shapes:
+    image [h, w, C], hidden bool [m, cells] -> [m, h, w, C].
+    """
+    pixels = hidden[:, cell_of_pixel(image.shape[:2], grid)]  # [m, h, w]
+    return np.where(pixels[..., None], np.zeros((), image.dtype), image)
+
+
+def _in_parts(told: Told, image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int], batch: int) -> np.ndarray:
+    """The values of an image with cells hidden in m ways, float64 [m]; each batch is of the same size."""
+    values = []
+    for first in range(0, len(hidden), batch):
+        some = hidden[first : first + batch]
+        full = np.concatenate([some, np.zeros((batch - len(some), hidden.shape[1]), bool)])
+        values.append(np.asarray(told(_hide(image, full, grid)), np.float64)[: len(some)])
+    return np.concatenate(values)

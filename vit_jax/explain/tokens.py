@@ -6,41 +6,34 @@ w, C the size of an image; S tokens of a source, T of the text; D width, L layer
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..models.attention import NUDGE
 from ..models.layers import Intermediates
+from ..models.transformer import NUDGE
 from .cells import sum_cells
-from .gradients import each_gradient, integrated_gradients, weighted_attention
+from .gradients import each_gradient, integrated_gradients
 from .methods import Method
-from .occlusion import occlusion
-from .relevance import chefer, chefer_of_decoder, rollout, rollout_of_decoder
+from .relevance import rollout, rollout_of_decoder
 
 OWN, CROSS = "decoder.self_attention", "decoder.cross_attention"
 
 
 def explain_caption(
-    model: Any, image: Array, given: np.ndarray, said: np.ndarray, method: Method, steps: int, batch: int
+    model: Any, image: Array, given: np.ndarray, said: np.ndarray, method: Method, steps: int
 ) -> np.ndarray:
     """How much each patch of an image counted for each token of its caption: image [h, w, C] -> float64 [T, gh, gw]."""
     c = model.config
     text = jnp.asarray(given), jnp.asarray(said)
     if method == "ig":
         return sum_cells(np.asarray(_integrated_image(model, image, *text, steps)), c.vit.grid)
-    if method == "occlusion":
-        told = lambda some: np.asarray(_told_of_images(model, jnp.asarray(some), *text))  # noqa: E731
-        return occlusion(told, np.asarray(image), c.vit.grid, batch)
     first = c.vit.first_patch
     rows = slice(first if c.memory == "patches" else 0, None)
-    found = _attention_to_image(model, image, *text, method == "chefer")
-    tokens = _through_decoder("vit.attention", found, rows, method, len(said))
+    tokens = _through_decoder("vit.attention", _attention_to_image(model, image, *text), rows)
     return tokens[:, first:].reshape(-1, *c.vit.grid)
 
 
@@ -55,20 +48,13 @@ def explain_translation(
     ids, text = jnp.asarray(source), (jnp.asarray(given), jnp.asarray(said))
     if method == "ig":
         return np.asarray(_integrated_source(model, ids, pad, *text, steps), np.float64).sum(-1)
-    if method == "occlusion":
-        values = np.asarray(_occluded_source(model, ids, pad, *text), np.float64)  # [1 + S, T]
-        return (values[0] - values[1:]).T
-    found = _attention_to_source(model, ids, pad, *text, method == "chefer")
-    return _through_decoder("encoder.attention", found, slice(None), method, len(said))
+    return _through_decoder("encoder.attention", _attention_to_source(model, ids, pad, *text), slice(None))
 
 
-def _through_decoder(encoder: str, found: dict[str, Array], rows: slice, method: Method, count: int) -> np.ndarray:
-    """The relevance of the encoder's input for each token: float64 [T, N]. Shapes: found [T, L, ...]."""
-    layers, own, crossed = (np.asarray(found[name]) for name in (encoder, OWN, CROSS))
-    if method == "rollout":
-        return rollout_of_decoder(own[0], crossed[0], rollout(layers[0])[rows])
-    each = (chefer_of_decoder(own[t], crossed[t], chefer(layers[t]), rows)[t] for t in range(count))
-    return np.stack([*each])
+def _through_decoder(encoder: str, found: dict[str, Array], rows: slice) -> np.ndarray:
+    """The relevance of the encoder's input for each token: float64 [T, N]. Shapes: found [1, L, Nq, Nk]."""
+    layers, own, crossed = (np.asarray(found[name])[0] for name in (encoder, OWN, CROSS))
+    return rollout_of_decoder(own, crossed, rollout(layers)[rows])
 
 
 def _logits_of_tokens(logits: Array, said: Array) -> Array:
@@ -93,7 +79,7 @@ def _of_sources(
     given, said = text
     sources, targets = (jnp.broadcast_to(x, (len(nudges), len(x))) for x in (ids, given))
     inner = {} if inner is None else inner
-    inner[f"source{NUDGE}"] = nudges
+    inner[NUDGE] = nudges
     return _logits_of_tokens(model(sources, targets, source_padding=sources != pad, intermediates=inner), said)
 
 
@@ -117,39 +103,24 @@ def _integrate_source(model: Any, ids: Array, pad: int, given: Array, said: Arra
     return integrated_gradients(lambda x: each_gradient(values, x), jnp.zeros_like(away), away, steps)
 
 
-def _occlude_source(model: Any, ids: Array, pad: int, given: Array, said: Array) -> Array:
-    away = _to_mean(model, ids)
-    hidden = jnp.concatenate([jnp.zeros((1, len(ids)), away.dtype), jnp.eye(len(ids), dtype=away.dtype)])
-    one = lambda row: _of_sources(model, (row[:, None] * away)[None], ids, pad, (given, said))[0]  # noqa: E731
-    return jax.lax.map(one, hidden)
+def _look_at_image(model: Any, image: Array, given: Array, said: Array) -> dict[str, Array]:
+    """The attention of one input, {name: [1, L, Nq, Nk]}, means over heads."""
+    names = ("vit.attention", OWN, CROSS)
+    inner: Intermediates = dict.fromkeys(names)
+    _of_images(model, image[None], given, said, inner)
+    return {name: inner[name].mean(2) for name in names}
 
 
-def _through(
-    forward: Callable[[Intermediates], Array], names: tuple[str, ...], count: int, weighted: bool
-) -> dict[str, Array]:
-    """The attention of one input, {name: [1, L, ...]}, means over heads; weighted for each of T tokens, [T, L, ...]."""
-    if not weighted:
-        inner: Intermediates = dict.fromkeys(names)
-        forward(inner)
-        return {name: inner[name].mean(2) for name in names}
-    one = lambda t: weighted_attention(lambda inner: forward(inner)[0, t], names)  # noqa: E731
-    return {name: x[:, 0] for name, x in jax.lax.map(one, jnp.arange(count)).items()}
-
-
-def _look_at_image(model: Any, image: Array, given: Array, said: Array, weighted: bool) -> dict[str, Array]:
-    forward = lambda inner: _of_images(model, image[None], given, said, inner)  # noqa: E731
-    return _through(forward, ("vit.attention", OWN, CROSS), len(said), weighted)
-
-
-def _look_at_source(model: Any, ids: Array, pad: int, given: Array, said: Array, weighted: bool) -> dict[str, Array]:
+def _look_at_source(model: Any, ids: Array, pad: int, given: Array, said: Array) -> dict[str, Array]:
+    """The same of a source."""
+    names = ("encoder.attention", OWN, CROSS)
+    inner: Intermediates = dict.fromkeys(names)
     still = jnp.zeros((1, len(ids), model.config.width), model.dtype)
-    forward = lambda inner: _of_sources(model, still, ids, pad, (given, said), inner)  # noqa: E731
-    return _through(forward, ("encoder.attention", OWN, CROSS), len(said), weighted)
+    _of_sources(model, still, ids, pad, (given, said), inner)
+    return {name: inner[name].mean(2) for name in names}
 
 
-_told_of_images: Any = nnx.jit(_of_images)
 _integrated_image: Any = nnx.jit(_integrate_image, static_argnums=4)
-_attention_to_image: Any = nnx.jit(_look_at_image, static_argnums=4)
+_attention_to_image: Any = nnx.jit(_look_at_image)
 _integrated_source: Any = nnx.jit(_integrate_source, static_argnums=(2, 5))
-_occluded_source: Any = nnx.jit(_occlude_source, static_argnums=2)
-_attention_to_source: Any = nnx.jit(_look_at_source, static_argnums=(2, 5))
+_attention_to_source: Any = nnx.jit(_look_at_source, static_argnums=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,7 @@ from ..files.output import shorten
 from .figure import GREY, AnyPath, aspect, message_page, page, put, sheet
 
 HEADS = 4  # most heads of a layer that are drawn
-
-
+OVER = {"cmap": "inferno", "vmin": 0, "vmax": 1, "alpha": 0.6, "interpolation": "nearest"}  # a map over its image
 LINE = 13  # most maps side by side in a figure of all layers
 WORDS = 6  # most words side by side
 
@@ -54,18 +54,24 @@ def draw_attention(
             put(ax, images[i], 0.15, y, w, h)
             for text in labels[i : i + 1]:
                 ax.text(0.15 + w / 2, y + h + 0.06, text, ha="center", va="top", size=8.5)
-            # The image under a map is dimmed and grey, so that its bright areas do not look like attention.
-            dimmed = (70 + 0.45 * images[i].mean(axis=-1, keepdims=True)).astype(np.uint8)
-            overlay = {"cmap": "inferno", "vmin": 0, "vmax": 1, "alpha": 0.6, "interpolation": "nearest"}
             for k, values in enumerate(_maps(attention[i], chosen, prefix, has_cls)):
                 x, below_image = 0.15 + (1 + k % LINE) * (w + 0.12), k // LINE * (h + 0.4)
-                put(ax, dimmed, x, y + below_image, w, h)
-                put(ax, stretch(values).reshape(pair(grid)), x, y + below_image, w, h, **overlay)
+                put(ax, _dimmed(images[i]), x, y + below_image, w, h)
+                put(ax, stretch(values).reshape(pair(grid)), x, y + below_image, w, h, **OVER)
                 if not i or k >= LINE:
                     ax.text(x + w / 2, y + below_image - 0.07, titles[k], ha="center", va="bottom")
-        put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, top, 0.18, h, cmap="inferno", interpolation="nearest")
-        ax.text(width - 0.65, top, "most in\nthe map", va="top", size=9)
-        ax.text(width - 0.65, top + h, "least", va="bottom", size=9)
+        _color_bar(ax, width - 0.9, top, h)
+
+
+def _dimmed(image: np.ndarray) -> np.ndarray:
+    """The image under a map, dimmed and grey, so that its bright areas do not look like attention."""
+    return (70 + 0.45 * image.mean(axis=-1, keepdims=True)).astype(np.uint8)
+
+
+def _color_bar(ax: Any, x: float, y: float, h: float) -> None:
+    put(ax, np.linspace(1, 0, 256)[:, None], x, y, 0.18, h, cmap="inferno", interpolation="nearest")
+    ax.text(x + 0.25, y, "most in\nthe map", va="top", size=9)
+    ax.text(x + 0.25, y + h, "least", va="bottom", size=9)
 
 
 def _one(layer: int, depth: int, heads: int) -> list[str]:

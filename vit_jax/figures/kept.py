@@ -88,7 +88,9 @@ def keep_texts(folder: Path, about: str, total: int, wrong: int, worst: Sequence
 
 
 def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any]], prefix: Sequence[str] = ()) -> None:
-    """Keep attention weights of examples. What is too much is left out, and said. Shapes: examples float [L, H, Q, K]."""
+    """Keep attention weights of examples. What is too much is left out, and said. Shapes: examples float [L, H, Q,
+    K].
+    """
     own = pair(examples[0]["grid"]) if examples and "queries" not in examples[0] else None
     kept, note = fit_attention([np.asarray(each["weights"], np.float32) for each in examples], own)
     rows = []
@@ -163,7 +165,9 @@ def _spread_tokens(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:
 
 
 def keep_positions(folder: Path, about: str, position: np.ndarray, prefix: int, grid: Size) -> None:
-    """Keep the cosine similarity of the position embeddings of patches to each other: position [prefix + gh * gw, D]."""
+    """Keep the cosine similarity of the position embeddings of patches to each other: position [prefix + gh * gw,
+    D].
+    """
     gh, gw = pair(grid)
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, 14)).round().astype(int)) for n in (gh, gw))
     cosine = similarity(np.asarray(position)[prefix:]).reshape(gh, gw, gh * gw)[np.ix_(rows, columns)]

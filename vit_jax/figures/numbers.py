@@ -49,11 +49,9 @@ def draw_numbers(
             r2 = "-" if np.isnan(each["r2"][k]) else f"{each['r2'][k]:.3f}"
             # Above the exponent of the axis, which stands beside the last line of a title.
             above.set_title(f"{shorten(names[k], 24)}\nRMSE {each['rmse'][k]:.4g}, R² {r2}", pad=18)
-            above.set(xlabel="truth")
+            above.set(xlabel="truth", ylabel="" if k else "prediction")
             below.axhline(0, color=GREY, lw=1, ls="--")
             below.plot(said, said - true, "o", ms=size, color=BLUE, alpha=0.5, mew=0)
-            below.set(xlabel="prediction")
+            below.set(xlabel="prediction", ylabel="" if k else "prediction - truth")
             for ax in (above, below):  # long numbers would meet
                 ax.locator_params("x", nbins=4)
-        panels[0, 0].set_ylabel("prediction")
-        panels[1, 0].set_ylabel("prediction - truth")

@@ -65,10 +65,10 @@ def digits(values: np.ndarray) -> list[str]:
 
 
 def write_npz(
-    path: str | os.PathLike[str], parts: Iterable[Mapping[str, np.ndarray]], rows: int, **whole: Sequence[str]
+    path: str | os.PathLike[str], parts: Iterable[Mapping[str, np.ndarray]], rows: int, **whole: Any
 ) -> dict[str, tuple[int, ...]]:
-    """Write arrays to a .npz, atomically: parts [k, ...] -> {name: shape}."""
-    path, shapes = Path(path), dict[str, tuple[int, ...]](dict.fromkeys(whole, (rows,)))
+    """Write arrays to a .npz, atomically: parts [k, ...] of `rows` rows together, and whole ones -> {name: shape}."""
+    path, shapes = Path(path), dict[str, tuple[int, ...]](dict.fromkeys(whole, ()))
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.", suffix=".tmp", dir=path.absolute().parent) as folder:
         with contextlib.ExitStack() as stack:
             files: dict[str, Any] = {}
@@ -80,8 +80,9 @@ def write_npz(
                         described = {"descr": array.dtype.str, "fortran_order": False, "shape": shapes[name]}
                         np.lib.format.write_array_header_1_0(files[name], described)
                     files[name].write(array.tobytes())
-        for name, texts in whole.items():
-            np.save(Path(folder, f"{name}.npy"), np.array(texts))
+        for name, array in whole.items():
+            np.save(Path(folder, f"{name}.npy"), np.asarray(array))
+            shapes[name] = np.shape(array)
         with zipfile.ZipFile(together := Path(folder, "npz"), "w") as archive:
             for name in shapes:
                 archive.write(Path(folder, f"{name}.npy"), f"{name}.npy")

@@ -18,7 +18,9 @@ def require(name: str, extra: str = "text") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def report_damage(where: str) -> Iterator[None]:
+def report_damage(
+    where: str, what: str = "is no tokenizer that can be read", remedy: str = "restore it, or give another"
+) -> Iterator[None]:
     """Raise what a library says of a damaged file as a UserError."""
     try:
         yield
@@ -26,4 +28,4 @@ def report_damage(where: str) -> Iterator[None]:
         raise
     except BaseException as error:  # code in Rust that fails raises what is not even an Exception
         reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
-        raise UserError(where, f"is no tokenizer that can be read ({reason})", "restore it, or give another") from error
+        raise UserError(where, f"{what} ({reason})", remedy) from error

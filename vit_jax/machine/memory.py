@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import assert_never
 
 from ..config.dotted import leaves, value_at
 from ..config.groups import moments, trainable
@@ -37,7 +38,11 @@ def _example_bytes(run: RunConfig) -> int:
     first, *_ = run.model.with_data().inputs()
     if first.kind == "pixels":
         return math.prod(first.shape) * run.augment.pixel_bytes
-    return 4 * first.size if first.kind == "vectors" else 0
+    if first.kind == "vectors":
+        return 4 * first.size
+    if first.kind == "ids":
+        return 0
+    assert_never(first.kind)
 
 
 def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> RunConfig:

@@ -23,11 +23,11 @@ from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, d
 from .positions.relative import RelativePosition
 from .positions.rotary import angles, apply_rope
 
-NUDGE = ".nudge"  # ends the name of an intermediate that the caller gives: see `Attention.__call__`
-
 
 class Attention(nnx.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section 3.2)."""
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section
+    3.2).
+    """
 
     fused = False  # whether a fused kernel computes what it can
     capability = (0, 0)  # compute capability of the GPU that it is for; (0, 0): no such GPU
@@ -116,8 +116,6 @@ class Attention(nnx.Module):
         fused = self.fused and (intermediates is None or name not in intermediates)
         context, weights = plain_or_fused(q, k, v, mask, bias, kept, self.dropout, self.scale, fused, self.capability)
         sow(intermediates, name, weights)
-        if (nudge := (intermediates or {}).get(name + NUDGE)) is not None:
-            context = context + nudge.astype(v.dtype) @ v
         if self.inner_norm is None:
             return self.out.from_heads(context)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]

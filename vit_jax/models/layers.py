@@ -277,7 +277,9 @@ def dropout(x: Array, rate: float, keys: Array | None) -> Array:
 
 
 def drop(x: Array, kept: Array | None, rate: float) -> Array:
-    """Values with zeros where some are dropped, and scaled by 1 / (1 - rate) elsewhere: x [B, ...], kept bool [B, ...]."""
+    """Values with zeros where some are dropped, and scaled by 1 / (1 - rate) elsewhere: x [B, ...], kept bool [B,
+    ...].
+    """
     return x if kept is None else jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
 
 

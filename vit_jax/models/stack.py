@@ -9,7 +9,7 @@ stacking is a part of the step. (A loop over blocks of which only some train dif
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jax import Array
 
 from ..config.run import RunConfig
 from ..machine.targets import HERE, Target
-from .attention import NUDGE, Attention, AttentionPool
+from .attention import Attention, AttentionPool
 from .attention_kernels import FUSED, obstacle
 from .layers import Intermediates, LayerNorm, Linear, Mlp, product_p, sow
 from .state import merge, split_model
@@ -59,9 +59,8 @@ class Stack(nnx.List[Any]):
         taken: list[Intermediates] = []
         given = intermediates or {}
         asked = [name for name in maps if prefix + name in given]
-        nudges = {name + NUDGE: given[prefix + name + NUDGE] for name in maps if prefix + name + NUDGE in given}
         for i, block in enumerate(self):
-            inner: Intermediates = dict.fromkeys(asked) | {name: nudge[:, i] for name, nudge in nudges.items()}
+            inner: Intermediates = dict.fromkeys(asked)
             x = call(block, x, i, inner)
             sow(intermediates, f"{prefix}blocks.{i}", x)
             taken.append(inner)
@@ -100,6 +99,8 @@ def why_plain(attention: Attention, run: RunConfig, capability: tuple[int, int])
     if run.attention_kernel == "auto":
         dtype = "float32" if isinstance(attention, AttentionPool) else run.compute_dtype  # of what it is given
         return obstacle(dtype, attention.head_width, capability, attention.dropout)
+    if run.attention_kernel != "fused":
+        assert_never(run.attention_kernel)
     if run.compute_dtype not in FUSED:
         return f"it computes in {run.compute_dtype}"
     return f"its weights have dropout {attention.dropout:g}" if attention.dropout else ""

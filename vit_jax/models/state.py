@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -89,8 +89,10 @@ def initial_values(
             values[name] = jax.random.truncated_normal(own, -2, 2, shape, dtype) * start.size
         elif start.how == "uniform":
             values[name] = jax.random.uniform(own, shape, dtype, -start.size, start.size)
-        else:
+        elif start.how == "computed":
             values[name] = jnp.asarray((computed or {})[name], dtype)
+        else:
+            assert_never(start.how)
     return values
 
 

@@ -21,12 +21,14 @@ from ..errors import ArgumentError
 from ..machine.explicit import on_any_mesh
 from ..machine.numerics import with_promotion
 from . import state
-from .attention import NUDGE, attention_mask
+from .attention import attention_mask
 from .decoder import attention, mlp, norm, relative
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .layers import Intermediates, capture, dropout, fold, sow
 from .stack import Stack
 from .transformer_config import TransformerConfig
+
+NUDGE = "source.nudge"  # an intermediate that the caller gives: it is added to the embedding of the source
 
 
 class EncoderBlock(nnx.Module):
@@ -256,7 +258,7 @@ class Transformer(DecoderModel):
             check_vectors("source", source, self.config.width)
             memory = source.astype(self.dtype)
         else:
-            nudge = (intermediates or {}).get(f"source{NUDGE}")
+            nudge = (intermediates or {}).get(NUDGE)
             x = self.source(source, self.source_table, self.dtype, keys=fold(keys, 0), nudge=nudge)
             mask = attention_mask(x.shape[0], x.shape[1], x.shape[1], padding=source_padding, mask=source_mask)
             memory = self.encoder(x, mask, keys=fold(keys, 2), intermediates=intermediates)

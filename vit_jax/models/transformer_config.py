@@ -200,18 +200,7 @@ class TransformerConfig(NetworkConfig):
             raise UserError(
                 Field("width"), f"{self.width} is not divisible by heads {self.heads}", "change one, or give head_width"
             )
-        if self.position not in ("learned", "none") and self.width % 2:
-            raise UserError(
-                Field("width"), f"{self.width} is odd, which position {self.position} cannot fill", "give an even width"
-            )
-        if self.position == "fairseq" and self.width < 4:
-            raise UserError(
-                Field("width"), f"is {self.width}, but position fairseq has two frequencies or more", "give 4"
-            )
-        if self.position == "learned" and not self.max_length:
-            raise UserError(
-                Field("max_length"), "is 0 but position is learned", "give the length of the longest sequence"
-            )
+        _check_positions(self)
         for name in ("target_vocabulary", "outputs"):
             if not self.decoder_depth and getattr(self, name):
                 raise UserError(
@@ -219,13 +208,6 @@ class TransformerConfig(NetworkConfig):
                     f"is {getattr(self, name)} but decoder_depth is 0, and an encoder alone has no target and no head",
                     "give 0, or a decoder",
                 )
-        if self.position_offset and self.position not in ("learned", "fairseq"):
-            raise UserError(
-                Field("position_offset"),
-                f"is {self.position_offset} but position is {self.position}, and only learned and fairseq positions "
-                "have one",
-                "give 0, or such positions",
-            )
         _check_relative(self)
         _check_ties(self)
 
@@ -249,7 +231,7 @@ class TransformerConfig(NetworkConfig):
 
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter in reading order. A shared embedding is listed once, as target.embedding."""
-        d, inner = self.width, self.heads * self.resolved_head_width
+        d = self.width
         table = Table(self.norm_bias and self.norm_kind == "layer", self.init, self.attention_init, self.init_std)
         embedding, position = Start("normal", self.embedding_std), Start("normal", self.position_std)
         sides = (
@@ -271,15 +253,7 @@ class TransformerConfig(NetworkConfig):
             if self.relative == "shared" and depth:
                 table[f"{stack}.relative.table"] = relative
             for i in range(depth):
-                block = f"{stack}.blocks.{i}"
-                names = ("attention",) if stack == "encoder" else ("self_attention", "cross_attention")
-                for n, name in enumerate(names, 1):
-                    table.norm(f"{block}.norm{n}", d)
-                    table.attention(f"{block}.{name}", d, inner, self.bias, head_width=self.resolved_head_width)
-                    if self.relative == "blocks" and name != "cross_attention":
-                        table[f"{block}.{name}.relative.table"] = relative
-                table.norm(f"{block}.norm{len(names) + 1}", d)
-                table.mlp(f"{block}.mlp", d, self.hidden, self.bias, self.gated)
+                self._add_block(table, stack, f"{stack}.blocks.{i}", relative)
             if self.final_norm and depth:
                 table.norm(f"{stack}.norm", d)
         table.muon, table.head = False, True
@@ -289,6 +263,17 @@ class TransformerConfig(NetworkConfig):
         elif self.outputs and self.output_bias:  # the bias of a tied head starts at 0 with every init
             table["head.bias"] = Parameter((self.outputs,), "bias", ZEROS)
         return table
+
+    def _add_block(self, table: Table, stack: str, block: str, relative: Parameter) -> None:
+        d, inner = self.width, self.heads * self.resolved_head_width
+        names = ("attention",) if stack == "encoder" else ("self_attention", "cross_attention")
+        for n, name in enumerate(names, 1):
+            table.norm(f"{block}.norm{n}", d)
+            table.attention(f"{block}.{name}", d, inner, self.bias, head_width=self.resolved_head_width)
+            if self.relative == "blocks" and name != "cross_attention":
+                table[f"{block}.{name}.relative.table"] = relative
+        table.norm(f"{block}.norm{len(names) + 1}", d)
+        table.mlp(f"{block}.mlp", d, self.hidden, self.bias, self.gated)
 
     def describe(self) -> tuple[str, str]:
         what = f"Transformer {self.width} x {self.encoder_depth}+{self.decoder_depth}, {self.heads} heads"
@@ -300,6 +285,24 @@ class TransformerConfig(NetworkConfig):
             for stack, depth in (("encoder", self.encoder_depth), ("decoder", self.decoder_depth))
         )
         return [*encoder, "memory", *decoder, "logits"]
+
+
+def _check_positions(c: TransformerConfig) -> None:
+    """What each kind of positions needs of the width, and whether it has a length and an offset."""
+    if c.position not in ("learned", "none") and c.width % 2:
+        raise UserError(
+            Field("width"), f"{c.width} is odd, which position {c.position} cannot fill", "give an even width"
+        )
+    if c.position == "fairseq" and c.width < 4:
+        raise UserError(Field("width"), f"is {c.width}, but position fairseq has two frequencies or more", "give 4")
+    if c.position == "learned" and not c.max_length:
+        raise UserError(Field("max_length"), "is 0 but position is learned", "give the length of the longest sequence")
+    if c.position_offset and c.position not in ("learned", "fairseq"):
+        raise UserError(
+            Field("position_offset"),
+            f"is {c.position_offset} but position is {c.position}, and only learned and fairseq positions have one",
+            "give 0, or such positions",
+        )
 
 
 def _check_relative(c: TransformerConfig) -> None:

@@ -362,8 +362,10 @@ class ViT(state.Network):
             pooled = self.pool.pool(x if c.pool == "map_all" else x[:, first:])
         elif c.pool == "cls_mean":
             pooled = jnp.concatenate([x[:, 0], x[:, first:].mean(1)], axis=-1)
-        else:
+        elif c.pool in ("mean", "mean_all"):
             pooled = x[:, first if c.pool == "mean" else 0 :].mean(1)
+        else:
+            raise ValueError(f"pool {c.pool}")
         sow(intermediates, "pooled", pooled)
         if c.pool == "cls_distill" and self.distill_head is not None:  # DeiT: two heads for two tokens
             logits, distilled = self.two_logits(x, keys)
@@ -426,8 +428,9 @@ def fixed_positions(c: ViTConfig) -> np.ndarray:
     """Positions [rows, D], float64: prefix tokens that have one (zeros if sincos2d), then patches, row by row."""
     if c.position == "sincos1d":
         return sinusoids("interleaved", c.position_rows, c.width)
-    grid = sincos2d(*c.grid, c.width)
-    return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), grid])
+    if c.position == "sincos2d":
+        return np.concatenate([np.zeros((c.position_rows - c.patches, c.width)), sincos2d(*c.grid, c.width)])
+    raise ValueError(f"position {c.position}")
 
 
 def rotary_table(c: ViTConfig, dtype: Any) -> Array | None:

@@ -136,19 +136,15 @@ def multi30k_tiny() -> Preset:
         final_norm=False, eps=1e-5, position="fairseq", position_offset=2, scale_embedding=True, tie="all",
         output_bias=False, dropout=0.3, embedding_dropout=0.3, embedding_std=0.088,
     )  # fmt: skip
+    data = SentenceData(  # the vocabulary: 256 bytes, three special ones and 10,000 merges
+        source="pairs:en-de:multi30k-tokens", tokenizer="bpe", vocabulary=10_259, tokens=8192,
+        lengths=(16, 24, 32, 96), bleu="none",
+    )  # fmt: skip
     return Preset(
         RunConfig(
             task="translate",
             model=model,
-            # The vocabulary: 256 bytes, three special ones and 10,000 merges.
-            data=SentenceData(
-                source="pairs:en-de:multi30k-tokens",
-                tokenizer="bpe",
-                vocabulary=10_259,
-                tokens=8192,
-                lengths=(16, 24, 32, 96),
-                bleu="none",
-            ),
+            data=data,
             optim=OptimConfig(
                 name="adam",
                 lr=5e-3,
@@ -217,7 +213,7 @@ def denoise() -> Preset:
         "a T5 (--init) trained further on your texts, by span corruption",
         "One epoch of span corruption, as T5 was pretrained, for the weights of --init (a folder of T5, mT5, ByT5, UL2 "
         "or UMT5 with its tokenizer, or a run) on texts of yours, one in a line: --data.source texts:FILE or "
-        "texts:FOLDER. The run then starts another, --init runs/denoise. Of ByT5 give --data.corrupt-length 20, of UL2 "
-        "--data.corrupt ul2. Without --init it is t5-small's network from random weights, and --data.tokenizer names "
-        "the folder of a tokenizer. AdamW, where Google took Adafactor.",
+        "texts:FOLDER. The run then starts another, --init runs/denoise. Of ByT5 give --data.corrupt-length 20. "
+        "Without --init it is t5-small's network from random weights, and --data.tokenizer names the folder of a "
+        "tokenizer. AdamW, where Google took Adafactor.",
     )

@@ -18,8 +18,6 @@ from ..config.run import RunConfig
 from ..errors import UserError
 from ..runs import of_summary, several
 from ..runs.ending import CONVERTED, FINISHED, ending
-from ..runs.points import failed_points
-from ..runs.segments import Segment, segments_of
 from ..runs.values import flat
 from ..tasks.table import task_spec
 
@@ -45,7 +43,6 @@ class Member:
     best: dict[str, Any]  # of the validation: step, the selection metric, loss, weights; empty if there was none
     rows: list[dict[str, Any]]  # of metrics.jsonl
     ended: str  # as `ending` says
-    segments: Sequence[Segment]  # the last is the one of `run`
 
     @property
     def metric(self) -> str:
@@ -90,9 +87,6 @@ class Comparison:
             if line.group:
                 field = several.VARIED[line.kind]
                 each[field] = tuple(value_at(member.run, field) for member in line.members)
-        if any(len(line.members[0].segments) > 1 for line in self.lines):
-            for line, each in zip(self.lines, values, strict=True):
-                each["segments"] = ", ".join(segment.text for segment in line.members[0].segments)
         names = [name for name in values[0] if all(name in each for each in values)]
         table = {name: [each[name] for each in values] for name in names}
         # The seeds of groups differ from those of single runs by their number only.
@@ -129,8 +123,6 @@ def gather(names: Sequence[str], runs_dir: str = "runs", damaged: bool = False) 
     for name in names or [runs_dir]:
         found = several.find_runs(name, runs_dir, bool(names))
         wanted |= {Path(os.path.realpath(folder)): None for folder in found}
-        if found[0].name != Path(name).name:  # it is the folder of these runs
-            notes += [f"{point} is left out: {why}" for point, why in failed_points(found[0].parent).items()]
     titles = several.titles(list(wanted))
     lines = [line for path, title in titles.items() if (line := _line(path, title, notes, damaged)) is not None]
     if not lines:
@@ -186,8 +178,7 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
             return missing
 
     record = folder.record()
-    segments = segments_of(record)
-    run = segments[-1].run
+    run = folder.config()
     summary = read(folder.summary, None)
     best = summary.get("best") if summary else None
     if summary is None and (steps := folder.complete_steps()):
@@ -195,7 +186,7 @@ def _member(folder: runs.Run, notes: list[str] | None = None) -> Member:
             best = folder.saved(steps[0])["notes"].get("best")
     best = best if isinstance(best, dict) else {}
     rows: list[dict[str, Any]] = read(folder.metrics, [])
-    return Member(folder, run, record["data"], summary, best, rows, ending(folder, summary, rows), segments)
+    return Member(folder, run, record["data"], summary, best, rows, ending(folder, summary, rows))
 
 
 def _warnings(lines: list[Line]) -> list[str]:

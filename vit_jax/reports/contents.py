@@ -50,9 +50,9 @@ def contents_of(found: Comparison) -> Contents:
         differing=tables.from_preset(first.members[0]) if len(found.lines) == 1 else tables.differing(found),
         results=tables.results(found),
         charts=drawn,
-        tables=[*tables.segments(found), tables.cost(found), tables.versions(found), *tables.certificates(found)],
+        tables=[tables.cost(found), tables.versions(found), *tables.certificates(found)],
         settings=tables.settings(found),
-        commands=[(line.name, command) for line in found.lines for command in tables.commands_of(line)],
+        commands=[(line.name, tables.command_of(line)) for line in found.lines],
         missing=[*found.notes, *thinned],
     )
     for line in found.lines:
@@ -69,8 +69,14 @@ def contents_of(found: Comparison) -> Contents:
 
 
 def _faults(member: Member) -> list[str]:
-    """What of a run's log is missing, a clause each."""
+    """What of a run's log is missing, or is not as its command would have it, a clause each."""
     out = []
+    ends = [row["step"] for row in member.rows if row["kind"] == "eval" and row.get("split") == "test"]
+    if ends and ends[0] < member.rows[-1]["step"]:
+        what = (
+            f"it ended at step {ends[0]:,} and was trained on, with the rates of {member.run.epochs} epochs from there"
+        )
+        out.append(f"{what}, which its command has from the first step")
     for name in ("loss", "grad_norm", "param_norm"):
         lost = sum(1 for row in member.rows if name in row and not is_number(row[name]))
         if lost:

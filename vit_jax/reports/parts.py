@@ -1,4 +1,4 @@
-"""What a run keeps for its report (report/kept.py), read and checked: its folder may be damaged, or a stranger's."""
+"""What a run keeps for its report (figures/kept.py), read and checked: its folder may be damaged, or a stranger's."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from ..runs.ending import CONVERTED, PROVENANCE
 from ..runs.values import differences, flat, marked_fields, with_fields
 from ..tasks.table import task_spec
 from .compare import columns, text_of
-from .comparison import Comparison, Line, Member, is_number, result_on_test
+from .comparison import Comparison, Line, Member, is_number
 
 GIB = 1 << 30
 RATE = "_per_second"  # ends the names of speeds in a log
@@ -84,34 +83,26 @@ def settings(found: Comparison) -> Table:
     return _side_by_side("All settings", "setting", found, each)
 
 
-def commands_of(line: Line) -> list[str]:
-    """The commands that train a run or a group again, under another name: one for each of its segments."""
+def command_of(line: Line) -> str:
+    """The command that trains a run or a group again, under another name."""
     member = line.members[0]
     if member.run.data.source == member.run.data.given:
-        return ["the same call of vit_jax.train, with the same data"]
+        return "the same call of vit_jax.train, with the same data"
     if is_converted(member):
-        return ["nothing was trained: the weights were converted, as the tables above say"]
+        return "nothing was trained: the weights were converted, as the tables above say"
     name, usual = _preset_of(member)
-    first, *later = member.segments
     folder = member.folder.path
     again = f"{(folder.parent if line.group else folder).name}-again"
     words = [name] if usual else ["--config", str(member.folder.config_file)]
     words += ["--name", again] + ([f"--{line.kind}s", str(len(line.members))] if line.group else [])
-    for key, own in _fields_to_state(member, first.run, usual).items() if usual else ():
+    for key, own in _fields_to_state(member, member.run, usual).items() if usual else ():
         part, _, last = key.replace("_", "-").rpartition(".")
         flag = f"--{part}." if part else "--"
         if isinstance(own, bool):
             words.append(f"{flag}{last}" if own else f"{flag}no-{last}")
         else:
             words += [f"{flag}{last}", *map(str, own if isinstance(own, tuple) else [own])]
-    every = [words]
-    for before, segment in itertools.pairwise(member.segments):
-        if not before.ended:  # it did not come to its end
-            every[-1] += ["--max-steps", str(segment.after)]
-        words = ["--resume", again, "--epochs", str(segment.run.epochs), "--continue", segment.continuation]
-        words += ["--patience", str(segment.run.patience)] if segment.run.patience != before.run.patience else []
-        every.append([*words, *(["--max-steps", "0"] if not before.ended and segment is later[-1] else [])])
-    return [shlex.join(["python", "-m", "vit_jax.train", *words]) for words in every]
+    return shlex.join(["python", "-m", "vit_jax.train", *words])
 
 
 def _fields_to_state(member: Member, run: RunConfig, usual: RunConfig) -> dict[str, Any]:
@@ -127,25 +118,6 @@ def _fields_to_state(member: Member, run: RunConfig, usual: RunConfig) -> dict[s
         if value_at(left_open, name) != own or (name.startswith("data.") and "data.source" in stated):
             stated[name] = own
     return stated
-
-
-def segments(found: Comparison) -> list[Table]:
-    """Of each run that went on after its end: its segments, and what each came to."""
-    out = []
-    for line in found.lines:
-        member = line.members[0]
-        metric = f"test {member.metric}".replace("_", " ")
-        head = ["segment", "after step", "epochs", "learning rate", "ended", metric]
-        rows = []
-        for i, segment in enumerate(member.segments, 1):
-            summary = (member.summary or {}) if i == len(member.segments) else segment.ended
-            status = member.ended if i == len(member.segments) else str(segment.ended.get("status", "gone on with"))
-            value = result_on_test(summary).get(member.metric)
-            how = segment.continuation or segment.run.optim.schedule
-            rows.append((str(i), f"{segment.after:,}", str(segment.run.epochs), how, status, text_of(value)))
-        if len(rows) > 1:
-            out.append(Table(f"Segments of {line.name}", head, rows))
-    return out
 
 
 # ------------------------------------------------------------------------------- results and cost

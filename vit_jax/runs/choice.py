@@ -18,9 +18,8 @@ from ..files.reading import show_path
 from .check import check_name
 from .folder import Run
 from .mirror import check_dir, here, is_kept, join
-from .segments import SEGMENT_FIELDS
-from .several import SWEEP, VARIED, kind_of, members, there
-from .values import other_identity
+from .several import OLD_SWEEP, STUDY, VARIED, kind_of, members, there
+from .values import LENGTH, other_identity
 
 # A clause on what a run is made from that the run in a folder was not; empty if it is the same, or there is none.
 Difference = Callable[[Run, RunConfig], str]
@@ -97,8 +96,8 @@ def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunC
 
 
 def same_identity(folder: Run, run: RunConfig) -> None:
-    """Check that a folder has the same run; one that went on after its end is still the one that it was at first."""
-    if changed := other_identity(folder.segments()[0].run, run):
+    """Check that a folder has the same run."""
+    if changed := other_identity(folder.config(), run):
         raise other_run(folder, changed)
 
 
@@ -107,14 +106,14 @@ def changed_beside(error: UserError, folder: Run, run: RunConfig) -> dict[str, t
     {field: (the folder's, the run's)}.
     """
     changed = other_identity(folder.config(), run)
-    return changed if changed.keys() - {*SEGMENT_FIELDS} and error.subject not in changed else {}
+    return changed if changed.keys() - {*LENGTH} and error.subject not in changed else {}
 
 
 def other_run(folder: Run, changed: Mapping[str, tuple[Any, Any]]) -> UserError:
     """The error for a folder whose run differs in these fields, {field: (the folder's, the other's)}."""
     fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
     remedy = "choose another `name`, or leave these as they were"
-    if changed.keys() <= {*SEGMENT_FIELDS}:
+    if changed.keys() <= {*LENGTH}:
         remedy += f"; to train it on, give `resume {shlex.quote(str(folder))}`"
     return UserError(folder, f"holds another run, which differs in {fields}", remedy)
 
@@ -212,11 +211,9 @@ def mean_of(which: str) -> int:
 
 def _no_group(path: Path) -> None:
     """Raise UserError if the folder holds a run for each seed and is none itself."""
-    if not Run(path).exists() and (path / SWEEP).is_file():
+    if not Run(path).exists() and any((path / name).is_file() for name in (STUDY, OLD_SWEEP)):
         raise UserError(
-            Run(path),
-            "is a sweep, whose runs are in it",
-            f"give one of them, such as the best in {show_path(path / SWEEP)}",
+            Run(path), "is a sweep, whose runs are in it", f"give one of them; vit-jax compare {Run(path)} lists them"
         )
     inside = [] if Run(path).exists() else members(path)
     if inside:

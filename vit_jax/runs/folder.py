@@ -36,7 +36,6 @@ from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read
 from ..files.reading import check_regular, show_path
 from . import mirror
 from .record import check_record, differing, is_log_record, is_saved, is_summary
-from .segments import Segment, segments_of
 from .sidecar import read_files, write_files
 from .values import FORMAT, from_dict
 
@@ -79,7 +78,9 @@ class Run:
                 sync_folder(folder)
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the end."""
+        """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the
+        end.
+        """
         return mirror.writing(self.path)
 
     def publish(self) -> None:
@@ -188,10 +189,6 @@ class Run:
     def config(self) -> RunConfig:
         """The run's config."""
         return from_dict(RunConfig, self.record()["config"])
-
-    def segments(self) -> list[Segment]:
-        """The run's segments, of which the last holds now."""
-        return segments_of(self.record())
 
     def summary(self) -> dict[str, Any] | None:
         """summary.json, or None while the run has not ended."""

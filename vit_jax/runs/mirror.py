@@ -31,7 +31,7 @@ from ..files.terminal import print_note
 from ..machine.backend import cache_folder
 
 WEIGHTS = "checkpoints/"  # of a run: brought when they are needed
-OF_SEVERAL = {"summary.json", "sweep.json", "sweep.png", "report.html", "plots/curves.png"}  # of groups and sweeps
+OF_SEVERAL = {"summary.json", "study.db", "sweep.json", "report.html", "plots/curves.png"}  # of groups and sweeps
 _HELD = contextlib.ExitStack()  # the lock of this process's folder, as long as it lives
 _MIRRORS: dict[Path, Mirror] = {}
 
@@ -63,7 +63,9 @@ def join(place: str, name: str) -> str:
 
 
 def here(text: str) -> str:
-    """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without weights."""
+    """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without
+    weights.
+    """
     if not is_kept(text):
         return text
     folder = _folder(text)

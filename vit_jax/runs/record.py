@@ -17,9 +17,8 @@ from ..errors import Field, UserError, about, fields_inside
 from ..files.atomic import RESTORE
 from ..tasks.table import task_spec
 from .check import check_settings
-from .segments import are_segments, segments_of
 from .sidecar import are_files
-from .values import check_format, to_dict
+from .values import check_format, from_dict, to_dict
 
 # Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.
 LAYERS, PIXELS, POSITIONS, NUMBERS = 10_000, 1 << 28, 1 << 28, 1 << 40  # of a stack, an image, positions, a parameter
@@ -46,23 +45,27 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
             raise UserError(where, f"its {name} is damaged", RESTORE)
     if not are_files(record.get("files", {})):
         raise UserError(where, "its files is damaged", RESTORE)
-    segments = record.get("segments", [])
-    if segments and not (are_segments(segments) and all(is_summary(s["ended"]) for s in segments if s.get("ended"))):
-        raise UserError(where, "its segments is damaged", RESTORE)
     if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
         raise UserError(where, f"its {damaged[0]} is damaged", RESTORE)
     try:
-        *earlier, run = (each.run for each in segments_of(record))
+        run = from_dict(RunConfig, record["config"])
         with fields_inside("model"):
             run.model.check()
             _check_sizes(run.model)
-        for each in (*earlier, run):
-            check_ranges(each)
+        check_ranges(run)
         check_settings(run)
     except UserError as error:
         raise UserError(where, str(error), RESTORE) from error
     if unfit := [name for name, entry in metadata.items() if not entry.fits(record[name], run.model)]:
         raise UserError(where, f"its {unfit[0]} is not that of its network", RESTORE)
+
+
+def own_schedule(record: Mapping[str, Any]) -> str:
+    """How an older version trained a run on whose rate then was not that of all its epochs: again, constant or ""."""
+    match record.get("segments"):
+        case [*_, {"continue": "again" | "constant" as way}]:
+            return str(way)
+    return ""
 
 
 def is_log_record(value: Any) -> bool:

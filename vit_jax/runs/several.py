@@ -17,7 +17,7 @@ from .values import flat
 
 SHOWN = 5  # most names that a message lists
 VARIED = {"seed": "seed", "fold": "data.fold"}  # {a kind of groups, as in seed-3: the field in which their runs differ}
-SWEEP = "sweep.json"  # in the folder of a sweep
+STUDY, OLD_SWEEP = "study.db", "sweep.json"  # in the folder of a sweep; of one of an earlier version
 
 
 def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:

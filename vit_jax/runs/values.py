@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from ..config.dotted import field_types
 from ..config.fields import Mark
 from ..config.flags import alternatives, describe_type
+from ..config.gone import SAME_WITHOUT, instead_of
 from ..config.hints import hint, names_of
 from ..config.nearest import nearest
 from ..config.run import RunConfig
@@ -21,6 +22,7 @@ from ..tasks.table import task_spec
 
 T = TypeVar("T")
 FORMAT = 4  # 1 to 3 were of versions before the first release
+LENGTH = ("epochs", "patience")  # of the identity, which may change where a run goes on
 LAST_READER = "e3c4a86"  # the last commit that reads formats 1 to 3
 
 
@@ -46,8 +48,13 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     kwargs: dict[str, Any] = {}
     defaults = {f.name: f.default for f in dataclasses.fields(typing.cast(Any, cls))}
     for name, value in values.items():
+        field = f"{where}{name}"
+        if name not in hints and field in SAME_WITHOUT and value in (SAME_WITHOUT[field] or (value,)):
+            continue
         if name not in hints:
-            raise UserError(Field(f"{where}{name}"), f"is no field{nearest(name, list(hints))}")
+            reason = instead_of(field)
+            clause = f": {reason}" if reason else nearest(name, list(hints))
+            raise UserError(Field(field), f"is no field{clause}")
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
             if not isinstance(value, dict):

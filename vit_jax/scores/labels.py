@@ -10,7 +10,9 @@ from .result import Scores
 
 
 def over(probabilities: np.ndarray, thresholds: np.ndarray | float) -> np.ndarray:
-    """Whether probabilities are greater than their thresholds: probabilities [..., K], thresholds [K] -> bool [..., K]."""
+    """Whether probabilities are greater than their thresholds: probabilities [..., K], thresholds [K] -> bool [...,
+    K].
+    """
     return probabilities.astype(np.float64) > thresholds
 
 

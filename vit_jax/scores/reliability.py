@@ -12,7 +12,9 @@ DRAWS = 200
 
 @dataclass(frozen=True)
 class Reliability:
-    """What predictions of similar confidence are worth: counts int [bins], confidence float [bins], right float [bins]."""
+    """What predictions of similar confidence are worth: counts int [bins], confidence float [bins], right float
+    [bins].
+    """
 
     counts: np.ndarray
     confidence: np.ndarray

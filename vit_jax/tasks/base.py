@@ -141,7 +141,7 @@ class Task:
 
         Each value is the mean over the given examples, or, where `denominator` is not None, a sum divided by it. The
         first metric is shown in the progress line, beside the loss. No metric may have a name of
-        `runs.log.RESERVED_METRICS`.
+        `files.metrics.RESERVED_METRICS`.
 
         Args:
             model: the network.

@@ -11,10 +11,9 @@ from jax import Array
 
 from ..augmentation.batch import normalise
 from ..data.images.preprocess import Preprocess
-from ..data.inputs import Prepared, list_images, prepare_image
+from ..data.inputs import list_images, prepare_image
 from ..data.unreadable import Unreadable
 from ..errors import UserError
-from ..files.stores.base import StoreError
 from ..machine.numerics import with_fixed_settings
 from .predictor import Predictor
 
@@ -58,22 +57,6 @@ class ImagePredictor(Predictor):
             except Unreadable as error:
                 errors.append(error)
         return found, errors
-
-    def prepared(self, given: Any) -> Any:
-        """An image with its pixels, or the UserError of one that cannot be read."""
-        try:
-            return Prepared(str(given), prepare_image(given, self.preprocess))
-        except StoreError:
-            raise
-        except UserError as error:
-            if error.subject != str(given):  # of all images
-                raise
-            return error
-
-    @property
-    def blank(self) -> np.ndarray:
-        """A black image of the network's size."""
-        return np.zeros((*self.preprocess.image, self.preprocess.channels), np.uint8)
 
     def pixels(self, images: Any) -> np.ndarray:
         """Images preprocessed but not normalised -> uint8 [n, h, w, C], or [h, w, C] of one."""

@@ -125,11 +125,6 @@ class Predictor:
         """What `Answer.values` are of, K names; none where answers have none."""
         return ()
 
-    @property
-    def blank(self) -> Any:
-        """An input that is nothing, of networks that have features."""
-        return None
-
     def check_columns(self, file: str) -> None:
         """Raise UserError where there are no values that could be written to a file."""
         if not self.columns:
@@ -184,21 +179,6 @@ class Predictor:
             UserError: the network takes no images.
         """
         raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
-
-    def prepared(self, given: Any) -> Any:
-        """An input as `answer` takes it, with what can be done before the network is used; called by several threads.
-
-        Args:
-            given: as of `answer`.
-
-        Returns:
-            The UserError of one that cannot be read.
-        """
-        try:
-            self.read([given])
-        except UserError as error:
-            return error
-        return given
 
     def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH, begin: int = 0) -> Iterator[Answer]:
         """One Answer per input, in order.
@@ -266,7 +246,7 @@ class Predictor:
 
         Args:
             inputs: one, or several.
-            method: ig, chefer, rollout or occlusion.
+            method: ig or rollout.
             args: the task's own, in order.
             options: likewise, by name: `class_name`, `steps`, `batch`.
 
@@ -311,7 +291,13 @@ class Predictor:
         self._lacks("attention", self.no_attention)
 
     def write_features(
-        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+        self,
+        inputs: Sequence[Any],
+        path: Path,
+        blocks: Sequence[int] = (),
+        norm: bool = True,
+        batch: int = BATCH,
+        **more: Any,
     ) -> str:
         """Write the features of the inputs to `path` as a .npz, and return a line that says what is in it.
 
@@ -321,6 +307,7 @@ class Predictor:
             blocks: those of which it is to have maps, counted from 0 or from the end (-1).
             norm: whether the last norm is applied to these.
             batch: the most inputs to compute at a time.
+            more: arrays that are written beside them.
 
         Raises:
             UserError: the network has no features of an input as a whole.

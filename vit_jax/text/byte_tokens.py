@@ -8,25 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from .ids import Ids
+from ..errors import UserError
+from .ids import Ids, token_text
 from .pieces import check_ids
-from .stated import token_text
 from .tokenizer import Tokenizer
 
 FIRST = 3  # the id of byte 0, after padding, end and unknown
 BYTES = 256
 NAMES = ("pad_token", "eos_token", "unk_token")  # of the ids before that
 SENTINELS = 125
+MOST = 1 << 20  # sentinels
 
 
 def special_tokens(settings: Mapping[str, Any]) -> dict[str, int]:
     """{token: id} of the tokens that stand for no byte."""
     found = {token_text(settings[name]): i for i, name in enumerate(NAMES)}
     if isinstance(by_id := settings.get("added_tokens_decoder"), Mapping):
-        return found | {token_text(token): int(i) for i, token in by_id.items() if i.isdecimal() and token_text(token)}
+        numbers = {number: token_text(token) for number, token in by_id.items() if re.fullmatch("[0-9]{1,7}", number)}
+        return found | {token: int(number) for number, token in numbers.items() if token}
     count = settings.get("extra_ids")
     listed = settings.get("additional_special_tokens")
     count = count if type(count) is int and not listed else SENTINELS
+    if count > MOST:
+        raise UserError("tokenizer_config.json", f"extra_ids is {count}", f"give at most {MOST:,}")
     tokens = map(token_text, listed) if isinstance(listed, list) else (f"<extra_id_{i}>" for i in range(count))
     return found | {token: FIRST + BYTES + i for i, token in enumerate(tokens)}
 
@@ -44,9 +48,6 @@ class ByteTokens(Tokenizer):
     """
 
     unit = "bytes"
-    open = True
-    cased = True
-    remark = ""
 
     def __init__(self, settings: Mapping[str, Any], ids: Ids, target: bool, kept: Any, files: Mapping[str, bytes]):
         self.ids, self.kept, self.files = ids, kept, files
@@ -56,9 +57,6 @@ class ByteTokens(Tokenizer):
         by_id = settings.get("added_tokens_decoder") or {}
         self.strips = {i: _strips(by_id.get(str(i), settings[name])) for i, name in enumerate(NAMES)}
         self._special = re.compile("|".join(map(re.escape, sorted(self.specials, key=len, reverse=True))))
-
-    def __len__(self) -> int:
-        return int(self.kept["size"])
 
     def number(self, token: str) -> int | None:
         """The id of a special token; None where there is none of this name."""

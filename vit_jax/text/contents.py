@@ -10,11 +10,11 @@ from ..config.vocabulary import SIDES
 from ..errors import UserError
 from ..files import strict_json
 from .byte_tokens import byte_vocabulary
-from .classes import BYT5, CLASSES, TokenizerClass, class_name, stated_class
+from .classes import OF_MARIAN, SPECIALS, class_name, languages_of
 from .ids import Ids
-from .older import FAIRSEQ
+from .languages import Languages
+from .older import FAIRSEQ, OF_BYTES
 from .pieces import PIECES, open_pieces
-from .stated import token_text
 
 Files = Mapping[str, bytes]  # {name: content}
 
@@ -22,7 +22,7 @@ IDS = "ids.json"
 CONFIG = "tokenizer_config.json"
 TOKENS = ("special_tokens_map.json", CONFIG)  # they name the special tokens of a tokenizer
 SPM, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
-(ONE_SPM,) = FAIRSEQ  # of M2M-100, for both sides
+ONE_SPM = FAIRSEQ  # of M2M-100, for both sides
 
 
 def parse_json(content: bytes, where: str) -> dict[str, Any]:
@@ -54,14 +54,15 @@ def has_spm(files: Files) -> bool:
     return SPM[0] in files or ONE_SPM in files
 
 
-def class_of(files: Files, where: str, side: str = SIDES[1]) -> TokenizerClass | None:
-    """The class of a tokenizer, as its files state it; None if it is none of those here."""
+def class_of(files: Files, where: str, side: str = SIDES[1]) -> tuple[str, Languages | None]:
+    """(the name of a tokenizer's class as its files state it, else empty; its languages, if it names some)."""
     if SPM[0] in files:
-        return CLASSES["MarianTokenizer"]
-    return stated_class(_read_settings(files, side, where))
+        return OF_MARIAN, languages_of(OF_MARIAN, {})
+    stated = read_settings(files, side, where)
+    return class_name(stated), languages_of(class_name(stated), stated)
 
 
-def _read_settings(files: Files, side: str, where: str) -> dict[str, Any]:
+def read_settings(files: Files, side: str, where: str) -> dict[str, Any]:
     """What the files state of special tokens and settings."""
     own, found = of_side(files, side), dict[str, Any]()
     for name in TOKENS:
@@ -71,18 +72,11 @@ def _read_settings(files: Files, side: str, where: str) -> dict[str, Any]:
     return found
 
 
-def tokens_of(files: Files, side: str, where: str, model: Mapping[str, Any] = {}) -> dict[str, Any]:
+def tokens_of(files: Files, side: str, where: str) -> dict[str, Any]:
     """The special tokens and settings of one side: as its files state them, else as its class has them. Returns
     {"pad_token": text or an object with settings, ...}.
     """
-    stated = _read_settings(files, side, where)
-    known = CLASSES["MarianTokenizer"] if SPM[0] in files else CLASSES.get(class_name(stated, model))
-    found: dict[str, Any] = {**known.specials} if known else {}
-    for key, value in stated.items():
-        default = found.get(key)  # in an object, with settings that a text alone does not state
-        as_default = isinstance(default, Mapping) and isinstance(value, str)
-        found[key] = {**default, "content": value} if as_default else value  # type: ignore[dict-item]
-    return found
+    return {**SPECIALS.get(class_of(files, where, side)[0], {}), **read_settings(files, side, where)}
 
 
 def vocabulary_of(files: Files, side: str, where: str) -> dict[str, int]:
@@ -94,8 +88,8 @@ def vocabulary_of(files: Files, side: str, where: str) -> dict[str, int]:
     numbers = found.values()
     if not found or not all(type(i) is int and 0 <= i < 1 << 24 for i in numbers) or len({*numbers}) < len(found):
         raise UserError(where, f"{name} is no list of pieces with an id each", "restore it")
-    if ONE_SPM in files and (known := class_of(files, where)) and known.languages:
-        tokens = map(known.languages.token.format, known.languages.codes)
+    if ONE_SPM in files and (languages := class_of(files, where)[1]):
+        tokens = map(languages.token.format, languages.codes)
         found |= {token: len(found) + i for i, token in enumerate(tokens)}
     return found
 
@@ -105,7 +99,7 @@ def numbers_of(files: Files, side: str, where: str) -> tuple[Callable[[str], int
     if has_spm(files):
         found = vocabulary_of(files, side, where)
         return found.get, found
-    if class_of(files, where, side) is BYT5:
+    if class_of(files, where, side)[0] == OF_BYTES:
         found = byte_vocabulary(tokens_of(files, side, where))
         return found.get, found
     tokenizer = open_pieces(of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}")
@@ -126,8 +120,3 @@ def ids_of(files: Files, side: str, where: str) -> Ids:
     except (TypeError, KeyError) as error:
         raise UserError(where, f"{IDS} does not hold the ids of the {side}", remedy) from error
     return ids
-
-
-def text_of(tokens: Mapping[str, Any], name: str) -> str:
-    """What a setting states as a text; empty where it states none."""
-    return token_text(tokens.get(name))

@@ -23,7 +23,7 @@ from ..files.digests import content_digest, text_digest
 from ..files.lines import without_mark
 from ..files.reading import read_regular
 from .byte_tokens import ByteTokens, byte_vocabulary
-from .classes import BYT5, CLIP, TokenizerClass, check_class, class_name
+from .classes import OF_CLIP, OF_M2M, OF_MARIAN, class_name, languages_of
 from .contents import (
     CONFIG,
     IDS,
@@ -38,18 +38,17 @@ from .contents import (
     numbers_of,
     of_side,
     parse_json,
-    text_of,
+    read_settings,
     tokens_of,
     vocabulary_of,
     with_config,
 )
+from .ids import check_range, stated_ids, token_text
 from .languages import UNSTATED, Languages, Spoken
-from .older import OF_BYTES, OLDER
-from .pieces import PIECES, Pieces, open_pieces
-from .rebuild import Parts, end_words, made_of, set_template
+from .older import OF_BYTES, OLDER, SOURCES, make_pieces
+from .pieces import PIECES, Pieces, end_words, open_pieces, set_template
 from .sentence_pieces import SentencePieces
 from .spoken import KEYS, TARGET_OF_PAIRS, with_languages
-from .stated import check_ids, stated_ids, token_text
 from .tokenizer import Tokenizer
 
 MODEL = ("config.json", "generation_config.json")  # of a model; what generates counts more than what it consists of
@@ -58,7 +57,6 @@ OF_PAIRS = ("unk_token", "eos_token", "pad_token")  # of Marian, special also wh
 OF_ONE = (*OF_PAIRS, "bos_token")  # of M2M-100
 LARGEST = 64 << 20  # bytes of a file
 MULTIPLE = 128  # to which libraries round the size of a table up, at most
-ADDED = "added_tokens.json"
 FORMS = f"a folder with {PIECES}, or with {', '.join(SPM)} and {VOCABULARIES[0]}"
 
 
@@ -75,7 +73,7 @@ def read_folder(path: str, alone: bool = False, spoken: Spoken = UNSTATED) -> di
     if IDS in files and not spoken:
         return files
     if IDS not in files:
-        name = class_name(tokens_of(files, SIDES[1], where), model)
+        name = class_name(read_settings(files, SIDES[1], where), model)
         files = with_ids(_with_class(files, name, where), model, where, alone)
     return with_languages(files, spoken, where, alone)
 
@@ -96,40 +94,37 @@ def _of_older(folder: Path, files: Files, model: Mapping[str, Any], where: str) 
 
     Raises UserError where there are none, or they are of no class that is known.
     """
-    there = next((name for name in OLDER if os.path.lexists(folder / name)), "")
-    if class_name(tokens_of(files, SIDES[1], where, model), model) == OF_BYTES:
+    stated = read_settings(files, SIDES[1], where)
+    name = class_name(stated, model)
+    if name == OF_BYTES:
         return with_config(files, where, tokenizer_class=OF_BYTES)
+    there = next((each for each in OLDER if os.path.lexists(folder / each)), "")
     if not there:
         raise UserError(where, "has no tokenizer", f"give words, bpe, unigram or {FORMS}")
-    tokens = tokens_of(files, SIDES[1], where, model)
-    name = class_name(tokens, model)
-    known = check_class(name, there, where)
-    if lacking := [each for each in known.files if not os.path.lexists(folder / each)]:
+    if not name:
+        raise UserError(
+            where,
+            f"has {there}, of which several classes make a tokenizer, and states none",
+            'state it in its tokenizer_config.json, as {"tokenizer_class": "BartTokenizer"}',
+        )
+    own = {OF_M2M: (ONE_SPM, VOCABULARIES[0]), OF_MARIAN: (*SPM, VOCABULARIES[0])}.get(name, ())
+    if lacking := [each for each in own if not os.path.lexists(folder / each)]:
         raise UserError(where, f"has {there} but no {lacking[0]}", "put it there")
-    needed = {each: _content(folder / each) for each in known.files}
-    if known.build is None:
-        return {**files, **needed}
-    for each in known.files:
+    if own:
+        return {**files, **{each: _content(folder / each) for each in own}}
+    sources = {each: _content(folder / each) for each in SOURCES if os.path.lexists(folder / each)}
+    for each in sources:
         if each.endswith(".json"):
-            parse_json(needed[each], f"{where}: {each}")
-    added = parse_json(_content(folder / ADDED), f"{where}: {ADDED}") if os.path.lexists(folder / ADDED) else {}
-    last = dict(reversed(needed.items()))  # messages name the file that is of this class alone
-    made = made_of(Parts(last, tokens, where), known.build, _around(known, tokens), added)
-    kept = {each: content for each, content in files.items() if each not in needed}
-    return with_config({**kept, PIECES: made}, where, tokenizer_class=tokens.get("tokenizer_class", name))
-
-
-def _around(known: TokenizerClass, tokens: Mapping[str, Any]) -> tuple[str, str]:
-    """The names of the special tokens around a text: those of its class, or, where it has none, as the settings say."""
-    before, after = (name if tokens.get(f"add_{name}") is True else "" for name in ("bos_token", "eos_token"))
-    return known.around if any(known.around) else (before, after)
+            parse_json(sources[each], f"{where}: {each}")
+    made, tokens = make_pieces(sources, name, stated, languages_of(name, stated), where)
+    kept = {each: content for each, content in files.items() if each not in sources}
+    return with_config({**kept, PIECES: made}, where, **tokens)
 
 
 def _with_class(files: Files, name: str, where: str) -> dict[str, bytes]:
     """The files; those of a class that names languages state it, which may stand in its model's config alone."""
-    found = class_of(with_config(files, where, tokenizer_class=name), where) if name else None
     stated = CONFIG in files and "tokenizer_class" in parse_json(files[CONFIG], f"{where}: {CONFIG}")
-    if found is None or found.languages is None or stated or SPM[0] in files or f"{SIDES[0]}/{PIECES}" in files:
+    if languages_of(name, {}) is None or stated or SPM[0] in files or f"{SIDES[0]}/{PIECES}" in files:
         return dict(files)
     return with_config(files, where, tokenizer_class=name)
 
@@ -169,24 +164,23 @@ def open_files(files: Files, where: str) -> tuple[Tokenizer, Tokenizer]:
 def _open_side(files: Files, side: str, where: str) -> Tokenizer:
     """The tokenizer of one side."""
     ids, target, tokens = ids_of(files, side, where), side == SIDES[1], tokens_of(files, side, where)
-    known = class_of(files, where, side)
-    languages = known.languages if known else None
+    name, languages = class_of(files, where, side)
     if languages and has_spm(files):
         return _open_spm(files, side, languages, where)
-    if known is BYT5:
+    if name == OF_BYTES:
         size = max(_size(byte_vocabulary(tokens)), _rows(files, where))
-        check_ids(ids, size, where)
+        check_range(ids, size, where)
         return ByteTokens(tokens, ids, target, _record(size, files), files)
     tokenizer = open_pieces(
         of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}", tokens.get("split_special_tokens") is True
     )
-    if known is CLIP:
+    if name == OF_CLIP:
         end_words(tokenizer)
-    if languages and (code := text_of(tokens, KEYS["source"])):
+    if languages and (code := token_text(tokens.get(KEYS["source"]))):
         language, end = [languages.token.format(code)], [token_text(tokens["eos_token"])]
         set_template(tokenizer, *((language, end) if languages.before else ([], end + language)))
     size = max(_size(tokenizer.get_vocab()), _rows(files, where))
-    check_ids(ids, size, where)
+    check_range(ids, size, where)
     return Pieces(tokenizer, ids, target, _record(size, files), files)
 
 
@@ -195,13 +189,13 @@ def _open_spm(files: Files, side: str, languages: Languages, where: str) -> Toke
     ids, target, tokens = ids_of(files, side, where), side == SIDES[1], tokens_of(files, side, where)
     vocabulary, name = vocabulary_of(files, side, where), SPM[target] if SPM[0] in files else ONE_SPM
     size = max(_size(vocabulary), _rows(files, where))
-    check_ids(ids, size, where)
+    check_range(ids, size, where)
     if name not in files:
         raise UserError(where, f"has {SPM[0]} but no {name}", "put it there")
     if ids.unknown is None:
-        raise UserError(where, f"{VOCABULARIES[0]} has no {text_of(tokens, OF_PAIRS[0])}", "restore it")
-    specials = [text_of(tokens, each) for each in (OF_PAIRS if languages.in_source else OF_ONE)]
-    code = text_of(tokens, TARGET_OF_PAIRS if languages.in_source else KEYS["source"])
+        raise UserError(where, f"{VOCABULARIES[0]} has no {token_text(tokens.get(OF_PAIRS[0]))}", "restore it")
+    specials = [token_text(tokens.get(each)) for each in (OF_PAIRS if languages.in_source else OF_ONE)]
+    code = token_text(tokens.get(TARGET_OF_PAIRS if languages.in_source else KEYS["source"]))
     opened = SentencePieces(
         files[name], vocabulary, ids, specials, languages, code, target, f"{where}: {name}"
     )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ from .tokenizer import Tokenizer
 PIECES = "tokenizer.json"  # the file of a tokenizer
 # GPT-2's, but for combining marks and joiners, which belong to the letter before them.
 WORD = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+MOST = 1 << 24  # letters of a text as its tokenizer normalises it
+LONGEST = 1 << 16  # letters of a letter that is normalised, and of an id that is decoded
 UNKEPT = "\N{REPLACEMENT CHARACTER}"  # what a part of a character's bytes decodes to
 
 
@@ -30,14 +34,10 @@ class Pieces(Tokenizer):
     source. `kept` and `files` are what a run keeps of it.
     """
 
-    unit = "tokens"
-    open = True
-    remark = ""
-
     def __init__(self, tokenizer: Any, ids: Ids, target: bool, kept: Any, files: Mapping[str, bytes]):
         self.tokenizer, self.ids, self.target, self.kept, self.files = tokenizer, ids, target, kept, files
-        self.size: int = kept["size"]
-        around, one = (tokenizer.encode(text).ids for text in ("", "a"))
+        self.growth = growth(tokenizer.normalizer)
+        around, one = self.ids_of(["", "a"])
         same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(around, one, strict=False))
         before = len(list(same))
         after = around[before:]  # what stands behind any sentence
@@ -45,10 +45,8 @@ class Pieces(Tokenizer):
         self.after = [] if self.dropped else after
         forced = ids.forced_begin if target else None
         self.begin, self.skipped = ([], 0) if forced is None else ([forced], before)
-        self.cased = tokenizer.encode("A b").ids != tokenizer.encode("a b").ids
-
-    def __len__(self) -> int:
-        return self.size
+        upper, lower = self.ids_of(["A b", "a b"])
+        self.cased = upper != lower
 
     def number(self, token: str) -> int | None:
         """The id of a token; None where there is none of this name."""
@@ -61,8 +59,18 @@ class Pieces(Tokenizer):
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each sentence."""
-        found = self.tokenizer.encode_batch(list(texts))
-        return [check_ids(text, self.trimmed(each.ids), self) for text, each in zip(texts, found, strict=True)]
+        found = self.ids_of(texts)
+        return [check_ids(text, self.trimmed(ids), self) for text, ids in zip(texts, found, strict=True)]
+
+    def ids_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of the library for each text."""
+        for text in texts:
+            if len(text) * self.growth > MOST:
+                what = f"may have more than {MOST:,} letters as its tokenizer normalises it"
+                raise UserError(f"the text {quote(text)}", what, "give a shorter one, or another tokenizer")
+        whose = f"the text {quote(texts[0])}" if len(texts) == 1 else "a text"
+        with report_damage(whose, "cannot be split by its tokenizer", "leave it out, or give another tokenizer"):
+            return [found.ids for found in self.tokenizer.encode_batch(list(texts))]
 
     def trimmed(self, ids: list[int]) -> list[int]:
         """The ids of the library as those of this side."""
@@ -70,7 +78,12 @@ class Pieces(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence of ids, up to the first end or padding, without special tokens."""
-        text: str = self.tokenizer.decode(self.ids.until_end(ids))
+        return self.text_of(self.ids.until_end(ids))
+
+    def text_of(self, ids: list[int], skip_special: bool = True) -> str:
+        """The text of the library for ids."""
+        with report_damage("a text", "cannot be made of its ids by the tokenizer", "give another tokenizer"):
+            text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special)
         return text
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -79,8 +92,7 @@ class Pieces(Tokenizer):
 
     def token(self, i: int) -> str:
         """The text of an id."""
-        text: str = self.tokenizer.decode([i], skip_special_tokens=False)
-        name = self.tokenizer.id_to_token(i)
+        text, name = self.text_of([i], skip_special=False), self.tokenizer.id_to_token(i)
         return text.strip() if text.strip() and UNKEPT not in text else name or str(i)
 
 
@@ -107,8 +119,55 @@ def open_pieces(content: bytes, where: str, literal: bool = False) -> Any:
         tokenizer.encode_special_tokens = literal
         if not tokenizer.get_vocab():
             raise ValueError("it has no vocabulary")
+        check_growth(tokenizer)
         tokenizer.encode("a")  # what cannot encode this is of no use for any text
     return tokenizer
+
+
+def growth(part: Any) -> int:
+    """How many times as long a normalizer or a decoder of the library may make a text, at most."""
+    return math.prod(map(_growth, _steps(json.loads(part.__getstate__())))) if part is not None else 1
+
+
+def check_growth(tokenizer: Any) -> None:
+    """Raise ValueError where a letter or an id may become a text without end."""
+    piece = max(map(len, tokenizer.get_vocab()))
+    for part, length in ((tokenizer.normalizer, 1), (tokenizer.decoder, piece)):
+        if (times := growth(part)) * length > LONGEST:
+            raise ValueError(f"it may make a text {times:,} times as long")
+
+
+def _steps(stated: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The parts of a sequence of parts, itself of such."""
+    for each in stated.get("normalizers") or stated.get("decoders") or ():
+        yield from _steps(each)
+    yield stated
+
+
+def _growth(stated: Mapping[str, Any]) -> int:
+    if stated["type"] == "Replace":
+        return max(1, len(stated["content"]))
+    if stated["type"] == "Precompiled":  # a tree of so many bytes, then what it puts in place of letters
+        charsmap = base64.b64decode(stated["precompiled_charsmap"])
+        return max(map(len, charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")), default=1) or 1
+    return {"NFKC": 18, "NFKD": 18, "NFD": 4, "NFC": 3, "ByteLevel": 4}.get(stated["type"], 1)
+
+
+def set_template(tokenizer: Any, before: Sequence[str], after: Sequence[str]) -> None:
+    """Let these tokens stand around every text."""
+    from tokenizers import processors
+
+    specials = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys([*before, *after])]
+    template = [*before, "$A", *after]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=specials)
+
+
+def end_words(tokenizer: Any) -> None:
+    """Let the texts of CLIP's ids have spaces where words end, which its tokenizer.json does not say."""
+    from tokenizers import decoders
+
+    spaces = [decoders.Replace("</w>", " "), decoders.Strip(" ", 1 << 20, 1 << 20)]
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *spaces])
 
 
 def train_pieces(kind: str, sentences: Iterator[str], size: int) -> dict[str, bytes]:

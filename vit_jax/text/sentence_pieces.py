@@ -17,16 +17,26 @@ from .pieces import check_ids
 from .tokenizer import Tokenizer
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space in pieces
+MOST, LONGEST = 1 << 20, 1 << 9  # pieces of a model, letters of a piece
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # of a target, before the text of Marian's source
+
+
+def open_model(content: bytes, where: str) -> Any:
+    """The SentencePiece model in a file, a SentencePieceProcessor."""
+    with require("sentencepiece"):
+        from sentencepiece import SentencePieceProcessor
+    with report_damage(where):
+        # Each piece is a message that begins with this byte, and in it one that does, too.
+        if content.count(b"\n") > 4 * MOST:
+            raise ValueError(f"it has more than {MOST:,} pieces")
+        model = SentencePieceProcessor(model_proto=content or b"none")  # empty, it would take none for one
+        if max(map(len, model.id_to_piece([*range(len(model))]))) > LONGEST:
+            raise ValueError(f"it has a piece of more than {LONGEST} letters")
+    return model
 
 
 class SentencePieces(Tokenizer):
     """One side of such: ids and texts are those of MarianTokenizer and M2M100Tokenizer of transformers."""
-
-    unit = "tokens"
-    open = True
-    remark = ""
-    cased = True
 
     def __init__(
         self,
@@ -54,13 +64,7 @@ class SentencePieces(Tokenizer):
         self.codes = [code for _, code in sorted(known)] if self.pairs and several and not target else []
         self._special = re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True))))
         self.unknown = 0 if ids.unknown is None else ids.unknown
-        with require("sentencepiece"):
-            from sentencepiece import SentencePieceProcessor
-        with report_damage(where):
-            self.model = SentencePieceProcessor(model_proto=model or b"none")  # empty, it would take none for one
-
-    def __len__(self) -> int:
-        return int(self.kept["size"])
+        self.model = open_model(model, where)
 
     def number(self, token: str) -> int | None:
         """The id of a piece; None where there is none of this name."""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from ..config.nearest import nearest
 from ..config.vocabulary import SIDES
 from ..errors import Field, UserError
-from .contents import CONFIG, IDS, Files, class_of, ids_of, numbers_of, parse_json, text_of, tokens_of, with_config
+from .contents import CONFIG, IDS, Files, class_of, ids_of, numbers_of, parse_json, tokens_of, with_config
+from .ids import token_text
 from .languages import LISTED, SEVERAL, Languages, Spoken, list_codes
 
 FIELDS = {side: f"data.{side}_language" for side in SIDES}
@@ -18,9 +19,8 @@ TARGET_OF_PAIRS = "target_lang"  # there, of Marian
 
 def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False) -> dict[str, bytes]:
     """The files, with the languages of their texts in the tokenizer_config.json and in the ids.json that they have."""
-    known = class_of(files, where)
-    languages = known.languages if known and not any(name.startswith(f"{SIDES[0]}/") for name in files) else None
-    if languages is None:
+    _, languages = class_of(files, where)
+    if languages is None or any(name.startswith(f"{SIDES[0]}/") for name in files):
         _refuse(spoken, where)
         return dict(files)
     number, vocabulary = numbers_of(files, SIDES[1], where)
@@ -32,9 +32,9 @@ def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False
     if languages.in_source:
         return _of_sources(files, spoken, codes, where)
     tokens = tokens_of(files, SIDES[1], where)
-    found = {"source": spoken.source or text_of(tokens, KEYS["source"])}
+    found = {"source": spoken.source or token_text(tokens.get(KEYS["source"]))}
     found["target"] = spoken.target or _stated_target(
-        files, languages, vocabulary, text_of(tokens, KEYS["target"]), where
+        files, languages, vocabulary, token_text(tokens.get(KEYS["target"])), where
     )
     for side, code in found.items():
         if code and number(languages.token.format(code)) is None:

@@ -18,10 +18,10 @@ class Tokenizer(Protocol):
     BART a begin and an end, ours nothing), of a target without the begin and the end that the loss adds.
     """
 
-    unit: str  # what its tokens are called in messages, in the plural
-    cased: bool  # whether upper and lower case are told apart
-    remark: str  # a sentence on texts that it cannot say; empty if there is none
-    open: bool  # whether it takes any text, rather than refuse words that it does not know
+    unit: str = "tokens"  # what its tokens are called in messages, in the plural
+    cased: bool = True  # whether upper and lower case are told apart
+    remark: str = ""  # a sentence on texts that it cannot say; empty if there is none
+    open: bool = True  # whether it takes any text, rather than refuse words that it does not know
     kept: Any  # what config.json holds of it, as JSON: all words, or the number of ids and the digest of the files
     files: Mapping[str, bytes]  # {name: content} that a run keeps of it, in its folder tokenizer
 
@@ -30,6 +30,7 @@ class Tokenizer(Protocol):
 
     def __len__(self) -> int:
         """The number of ids, which is that of rows of an embedding table."""
+        return int(self.kept["size"])
 
     def number(self, token: str) -> int | None:
         """The id of a token; None where there is none of this name."""

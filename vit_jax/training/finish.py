@@ -34,7 +34,6 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         s.hosts.barrier()
         raise _interruption(s)
     summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
-    summary |= {"segment": len(s.setup.segments) - 1} if len(s.setup.segments) > 1 else {}
     watched, split = watched_split(s)
     if split is not None:
         summary[watched] = _last_evaluation(s, watched, split)

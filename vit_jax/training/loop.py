@@ -164,7 +164,7 @@ def after_step(s: Session, meter: Meter) -> None:
 
 def _why_end(s: Session) -> str:
     """Why the loop ends after this step, as the status of summary.json: "finished" or "stopped: ..."; else ''."""
-    if not s.due and (s.step >= s.setup.steps or (s.run.patience and s.stale >= s.run.patience)):
+    if not s.due and s.setup.is_end(s.step, s.stale):
         return "finished"
     if s.decision.signal:
         return f"stopped: {s.decision.signal}"

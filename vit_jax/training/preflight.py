@@ -16,7 +16,6 @@ from ..machine.memory import check_memory
 from ..presets.entry import on_other_data
 from ..presets.table import preset
 from ..runs.check import check_complete, check_name, check_run
-from ..runs.segments import Segment
 from ..runs.values import with_fields
 from ..weights.start.again import check_unchanged
 from ..weights.start.start import check as check_start
@@ -37,11 +36,6 @@ class Checked:
     run: RunConfig
     division: Division  # as planned before jax starts
     teacher: Teacher | None
-    segments: Sequence[Segment] = ()  # of which the last is trained; empty: the run has no others
-
-    def with_segments(self, segments: Sequence[Segment]) -> Checked:
-        """The run of the last segment, after the others."""
-        return replace(self, run=segments[-1].run, segments=segments)
 
 
 def checked_arguments(
@@ -53,7 +47,7 @@ def checked_arguments(
     if not isinstance(run, RunConfig):
         what = f"run is a {type(run).__name__}"
         raise UserError(what, remedy="give a preset's name, or a RunConfig such as vit_jax.preset('digits').run")
-    run = with_fields(run, fields)
+    run = with_fields(run, fields) if fields else run
     if data is None:
         if class_names:
             raise UserError("class_names", "are those of examples given as data=...", "leave them out")

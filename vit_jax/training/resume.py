@@ -16,8 +16,7 @@ from ..errors import UserError
 from ..files.terminal import print_note, printable
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
-from ..runs.segments import segments_of, with_segments
-from ..runs.values import changed_places, to_dict
+from ..runs.values import LENGTH, changed_places, to_dict
 from ..tasks.table import task_spec
 from ..weights.start.again import check_same
 from ..weights.start.start import start as start_from
@@ -62,8 +61,6 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
         flush=True,
     )
     restored = {name: notes[name] for name in NOTED if name in notes}
-    if step == setup.segments[-1].after:  # patience begins anew
-        restored["stale"] = 0
     return Session(
         setup,
         folder,
@@ -116,6 +113,12 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
             f"data.source {run.data.source} is not the data that this run began with: {clause}",
             "restore it, or choose another `name`",
         )
+    if record["config"]["data"].get("lanes") == 0 and getattr(setup.dataset, "blocks", None) is not None:
+        raise UserError(
+            folder,
+            "its images came in blocks by several readers, and this version has one, which takes them in another order",
+            f"start a new run with `init {folder}`",
+        )
     now = setup.dataset.metadata()
     for name in (name for name, entry in task_spec(run.task).metadata.items() if entry.of_training):
         if record.get(name) != now.get(name):
@@ -136,6 +139,7 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
         print(f"skipped  {printable(reason)}")
     if saved is not None:
         _check_continues(folder, saved, setup)
+        saved.notes.update(noted_anew(folder, setup))
         compare_environments(setup.environment, saved.notes.get("environment", {}))
         # A process that was killed after saving may not have removed its old checkpoints.
         checkpoints.prune(saved.step, (saved.notes.get("best") or {}).get("step"), run.keep)
@@ -173,16 +177,17 @@ def _check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
         )
 
 
-def _is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any]) -> bool:
+def _is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any], ends: bool) -> bool:
     """Whether a row of metrics.jsonl will be written again by a run that resumes from the checkpoint of `step`.
 
-    Of the rows of that step (Log removes those of later steps) these are: evaluations at the end of a run, the
-    evaluation that the notes list as due, and the row that was written out of turn when a budget ended the process.
+    Of the rows of that step (Log removes those of later steps) these are: evaluations at the end of a run, if it `ends`
+    there (else they are of an end beyond which it goes on), the evaluation that the notes list as due, and the row that
+    was written out of turn when a budget ended the process.
     """
     if row["step"] != step:
         return False
     if row["kind"] == "eval":
-        return row.get("split") not in WATCHED or bool(notes.get("due"))
+        return bool(notes.get("due")) if row.get("split") in WATCHED else ends
     return bool(notes.get("totals", {}).get("steps"))
 
 
@@ -230,23 +235,30 @@ def _create_or_update(
         print_note(f"{name} is {new} now, and was {old}: its content is the same")
     if remark := folder.remark():
         print_note(f"{remark}; the file is restored")
-    now = with_segments(record, [*setup.segments])
-    if len(setup.segments) > len(segments_of(record)):
-        print(f"goes on  {describe_rate(setup)}")
+    now = {**record, "config": to_dict(setup.as_given)}
+    if noted := noted_anew(folder, setup):
+        now.pop("segments", None)  # of an older version
+        print(f"goes on  {describe_rate(setup, folder)}")
     if now != record:  # budgets, places, and all else that may change
-        checkpoints.record(now)
+        folder.summary_file.unlink(missing_ok=True)  # of its end before
+        checkpoints.record(now, noted)
     if now != record or remark:
         folder.write_record(now)
 
 
-def describe_rate(setup: Setup) -> str:
-    """What the learning rate does in a segment that begins, in a clause."""
-    segment, schedule = setup.segments[-1], setup.engine.optimizer.learning_rate
-    last, first, end = (float(schedule(max(step, 0))) for step in (segment.after - 1, segment.after, setup.steps - 1))
-    how = {"constant": "stays as it was", "again": "begins anew", "extended": "goes on as over the whole length"}
-    rates = f"{last:.3g}, then {first:.3g}, at last {end:.3g}"
-    small = "; so small a rate hardly changes anything" if max(first, end) < setup.run.optim.lr / 1000 else ""
-    return f"to epoch {setup.epochs}; the learning rate {how[segment.continuation]}: {rates}{small}"
+def noted_anew(folder: runs.Run, setup: Setup) -> dict[str, Any]:
+    """What checkpoints note of a run whose length changes: its patience begins anew; empty of another."""
+    now = folder.config()
+    return {"stale": 0} if any(getattr(now, name) != getattr(setup.as_given, name) for name in LENGTH) else {}
+
+
+def describe_rate(setup: Setup, folder: runs.Run) -> str:
+    """What the learning rate does in a run that goes on to another length, in a clause."""
+    steps = (folder.complete_steps() or [0])[0], setup.steps - 1
+    first, end = (float(setup.engine.optimizer.learning_rate(step)) for step in steps)
+    rates = [row["lr"] for row in folder.metrics() if row.get("lr") is not None]
+    before = f"{rates[-1]:.3g}, then " if rates else ""
+    return f"to epoch {setup.epochs}, as if given at first; the learning rate: {before}{first:.3g}, at last {end:.3g}"
 
 
 def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:
@@ -255,11 +267,7 @@ def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) 
 
     if remark := folder.log_remark(step):
         print_note(remark)
-    before = step == setup.segments[-1].after and len(setup.segments) > 1  # its rows are those of the segment before
-
-    def drop(row: dict[str, Any]) -> bool:
-        return _is_rewritten(row, step, notes) and not (before and row.get("split") not in (None, *WATCHED))
-
-    folder.drop_metrics(drop)
+    ends = setup.is_end(step, notes.get("stale", 0))
+    folder.drop_metrics(lambda row: _is_rewritten(row, step, notes, ends))
     tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
     return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.as_given))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from ..machine.division import check_shares
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.product_kinds import choose_kind
 from ..runs.folder import Run
-from ..runs.segments import Segment
 from ..tasks.table import task_spec
 from .preflight import Checked
 
@@ -49,7 +48,6 @@ class Setup:
     engine: Engine  # of the run as its fields say, without stages
     evaluator: Evaluator
     environment: dict[str, Any]
-    segments: Sequence[Segment]  # of the run as given; the last is the one that is trained
     stages: Mapping[int, Engine]  # {step after which it begins: its engine}, the first 0
 
     @property
@@ -66,6 +64,10 @@ class Setup:
     def engine_at(self, step: int) -> Engine:
         """The engine of the step that is done next after so many."""
         return engine_at(self.stages, step)
+
+    def is_end(self, step: int, stale: int) -> bool:
+        """Whether the run ends after this step, with so many epochs since the best validation."""
+        return step >= self.steps or bool(self.run.patience and stale >= self.run.patience)
 
     @property
     def stop(self) -> int:
@@ -98,7 +100,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     from ..tasks.computed import task_of
     from .engine.engine import Engine
     from .engine.evaluator import Evaluator
-    from .engine.optim import Optimizer, Part
+    from .engine.optim import Optimizer
 
     as_given = with_data(checked.run, dataset)
     run, order, epochs = plan(as_given, dataset)
@@ -108,17 +110,13 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
-    segments = [*checked.segments[:-1], replace(([*checked.segments] or [Segment(as_given)])[-1], run=as_given)]
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     steps = epochs * order.steps_per_epoch
-    parts = [Part(each.after, each.run.epochs * order.steps_per_epoch, each.continuation) for each in segments]
-    parts = [Part(0, steps, "")] if run.overfit_batches else parts
-    optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run), parts)
+    optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run))
     # A pmap takes no options; hosts would have to agree.
     products = "" if run.parallel == "pmap" or hosts.several else choose_kind(run.compute_dtype, products)
     engine = Engine(run, network, task, optimizer, hosts, products=products)
-    # Of the run as it was first given: where it goes on after its end, it goes on with the last.
-    stages = engines_of(engine, run, parts[0].steps)
+    stages = engines_of(engine, run, steps)
     check_shares(dataset.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
     parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
@@ -131,9 +129,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
-    setup = Setup(
-        as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, segments, stages
-    )
+    setup = Setup(as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, stages)
     hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
     return setup
 

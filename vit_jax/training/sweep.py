@@ -1,11 +1,20 @@
-"""A sweep: a run with each combination of values of some fields, every one a whole run, and the best by validation."""
+"""A sweep: runs that differ in some fields, which Optuna chooses and may prune, and the best of them by validation.
+
+runs/<sweep>/
+    study.db    Optuna's study, which optuna.load_study and optuna-dashboard read
+    trial-N/    a run, or with seeds the runs seed-S
+"""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import os
+import shlex
+import shutil
+import statistics
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,28 +22,63 @@ import numpy as np
 
 from .. import runs
 from ..config.run import RunConfig
-from ..errors import CheckFailed, Field, UserError, about
-from ..files.atomic import make_folder, write_json
-from ..files.locks import lock_file
+from ..errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
+from ..files.output import print_table
 from ..files.reading import show_path
-from ..files.terminal import printable
-from ..reports.sweep import PICTURE, rank, show
-from ..runs.check import check_run
-from ..runs.ending import FINISHED, ending
-from ..runs.mirror import here, join, kept_at, publish_file
-from ..runs.points import Point, budgets, check_points, choose_sweep, survivors, value_text
-from ..runs.several import SWEEP
-from ..runs.values import with_fields
+from ..files.terminal import print_wrapped, printable
+from ..machine.libraries import require
+from ..reports.compare import text_of
+from ..reports.comparison import gather, is_number
+from ..reports.tables import command_of
+from ..runs.check import check_name, check_run
+from ..runs.choice import same_identity
+from ..runs.mirror import check_dir, here, is_kept, is_written, join, kept_at
+from ..runs.several import OLD_SWEEP, STUDY, is_run, members
+from ..runs.values import flat, with_fields
+from ..tasks.table import task_spec
 from ..weights.start.start import check as check_start
+from .events import Event
 from .preflight import checked_arguments, preflight
 from .setup import open_data, plan, with_data
-from .train import train
+from .study import (
+    ENDED,
+    RETRIED,
+    VALUES,
+    WANTED,
+    Pruner,
+    Range,
+    Sampler,
+    Space,
+    choice,
+    folder_of,
+    newest,
+    next_trial,
+    open_study,
+    pruner_of,
+    read_range,
+    sampler_of,
+)
+from .train import steps
 
 if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial
+
     from ..data.base import Data, Given
 
-Unit = tuple[Point, RunConfig]  # a run of a point
-Trainer = Callable[[Sequence[Unit]], dict[str, str]]  # trains them; returns {point: why it could not be trained}
+MOST = 1000  # combinations: whoever asks for more has hardly counted them
+Steps = Callable[[RunConfig], Generator[Event, None, None]]  # trains a run, as `steps` does
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a sweep goes through its space."""
+
+    sampler: Sampler | BaseSampler = "tpe"
+    pruner: Pruner | BasePruner = "none"
+    seeds: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,128 +86,177 @@ class Sweep:
     """What is to be trained, and where."""
 
     folder: Path
-    fields: dict[str, list[Any]]  # {dotted name: its values}
-    rungs: list[list[Point]]  # without halving one; with it all points at each number of epochs, the fewest first
-    seeds: int
+    space: Space
+    run_of: Callable[[Mapping[str, Any]], RunConfig]  # the run with these values of its fields
+    first: RunConfig  # the run with the first values
+    search: Search
+    metric: str  # of validation, by which runs are compared
+    sign: int  # 1 if more of it is better, -1 if less is
 
-    def units(self, points: Sequence[Point]) -> list[Unit]:
-        """The runs of these points."""
-        return [(point, run) for point in points for run in point.runs(self.folder, self.seeds)]
+    def runs(self, trial: FrozenTrial | Trial) -> list[RunConfig]:
+        """The run of a trial, or one for each of several seeds, each with its folder in that of the sweep."""
+        run, name = self.run_of(self.space.values(trial.params)), folder_of(trial)
+        if not self.search.seeds:
+            return [replace(run, dir=kept_at(self.folder), name=name)]
+        place = kept_at(self.folder / name)
+        return [
+            replace(run, dir=place, name=f"seed-{s}", seed=s) for s in range(run.seed, run.seed + self.search.seeds)
+        ]
 
 
 def sweep(
     run: RunConfig | str,
-    fields: Mapping[str, Iterable[Any]],
+    values: Mapping[str, Any] | None = None,
     *,
+    fields: Mapping[str, Any] | None = None,
+    trials: int = 0,
+    sampler: Sampler | BaseSampler = "tpe",
+    pruner: Pruner | BasePruner = "none",
     seeds: int = 0,
-    halving: bool = False,
     data: Any = None,
     class_names: Sequence[str] = (),
     preset: str = "run",
 ) -> dict[str, Any]:
-    """Train a run with each combination of values of some fields, one after the other, and compare them.
+    """Train a run with several values of some of its fields, and compare them by validation.
 
-    The same call goes on where it was interrupted: what is finished is not trained again.
+    The same call goes on where it was interrupted: what is finished is not trained again. Several processes that make
+    it at the same time share the work.
 
     Args:
-        run: a preset's name, or the config of all of them, whose `name` is that of the sweep's folder.
-        fields: {dotted name: its values}, such as {"optim.lr": [1e-3, 3e-3], "model.patch": [4, (2, 4)]}.
+        run: a preset's name, or the config of all runs, whose `name` is that of the sweep's folder.
+        values: {dotted name: its values}, such as {"optim.lr": [1e-3, 3e-3], "model.patch": [4, (2, 4)]}; with `trials`
+            also the ends of a range, {"optim.lr": "1e-4..1e-2"}.
+        fields: {dotted name: value} of what else changes in all runs; without `values` these.
+        trials: how many combinations are trained, chosen by the sampler; 0: every one.
+        sampler: how they are chosen: "tpe", "random", or a sampler of Optuna.
+        pruner: ends runs that fall behind: "median", "halving", "hyperband", or a pruner of Optuna, which counts
+            epochs; "none".
         seeds: train each combination with so many seeds, and compare the means; 0: once.
-        halving: successive halving: train all for few epochs, the best third anew for three times as many, and so on,
-            until the last have all of `run.epochs`.
         data: as of `train`.
         class_names: as of `train`.
         preset: names the folder of a run without a name.
 
     Returns:
-        The content of sweep.json: "metric", "fields", "points" (the best first, each with its "name", "fields",
-        "ended" and "values", those of the metric by seeds) and "best" (a name or None); and "folder".
+        {"folder", "metric", "points" (the best first, each with its "name", which is that of its folder, "fields", "ended"
+        and "values", those of the metric by seeds), "best" (a name or None)}.
 
     Raises:
         UserError: for what the user can mend, before anything is trained, and where no combination could be trained.
         Interrupted: after a signal, once everything is saved.
     """
+    values, fields = (fields, None) if values is None else (values, fields)
     preset = run if isinstance(run, str) and preset == "run" else preset
     run, given = checked_arguments(run, data, class_names)
-    if not isinstance(fields, Mapping) or not fields:
-        raise UserError(
-            "fields", f"is {fields!r}"[:200], 'give the values of fields, such as {"optim.lr": [1e-3, 3e-3]}'
-        )
-    if seeds < 0:
-        raise UserError(Field("seeds"), f"is {seeds}", "give 0 or more")
-    values = {name: _values_of(name, each) for name, each in fields.items()}
-    points = [
-        Point(chosen := dict(zip(values, combination, strict=True)), with_fields(run, chosen))
-        for combination in itertools.product(*values.values())
-    ]
-    found = prepare(points, values, run.name or f"{preset}-sweep", bool(run.name), seeds, halving, given)
-
-    def train_here(units: Sequence[Unit]) -> dict[str, str]:
-        failures = {}
-        for i, (point, each) in enumerate(units, 1):
-            print(f"\n{i} of {len(units)}  {printable(point.name)}", flush=True)
-            try:
-                train(each, data=data, class_names=class_names, preset=preset)
-            except (UserError, CheckFailed) as error:
-                print(printable(str(error)))
-                failures[point.name] = str(error)
-        return failures
-
-    return train_sweep(found, train_here)
+    base = with_fields(run, fields or {})
+    if not isinstance(values, Mapping) or not values:
+        what = f"is {values!r}"[:200]
+        raise UserError("values", what, 'give the values of fields, such as {"optim.lr": [1e-3, 3e-3]}')
+    space = Space({name: _values_of(name, each) for name, each in values.items()}, trials)
+    search = Search(sampler, pruner, seeds)
+    found = prepare(space, lambda values: with_fields(base, values), search, preset, given)
+    return train_sweep(found, lambda each: steps(each, data=data, class_names=class_names, preset=preset))
 
 
-def _values_of(name: str, values: Any) -> list[Any]:
+def _values_of(name: str, values: Any) -> list[Any] | Range:
     """The values of a field as `with_fields` takes them, none of numpy. Raises UserError where there are none."""
+    if isinstance(values, str) and (found := read_range(name, values)):
+        return found
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise UserError(Field(name), f"is {values!r}", "give a list of its values")
-    found = [tuple(v) if isinstance(v, list) else v.item() if isinstance(v, np.generic) else v for v in values]
-    if not found:
+        raise UserError(Field(name), f"is {values!r}", "give a list of its values, or a range such as 1e-4..1e-2")
+    every = [tuple(v) if isinstance(v, list) else v.item() if isinstance(v, np.generic) else v for v in values]
+    if not every:
         raise UserError(Field(name), "has no values", "give one or more")
-    return found
+    return every
+
+
+# ------------------------------------------------------------------------------------------------------- checks
 
 
 def prepare(
-    points: Sequence[Point],
-    values: Mapping[str, Sequence[Any]],
-    name: str,
-    named: bool,
-    seeds: int = 0,
-    halving: bool = False,
+    space: Space,
+    run_of: Callable[[Mapping[str, Any]], RunConfig],
+    search: Search,
+    preset: str,
     given: Given | None = None,
 ) -> Sweep:
-    """A sweep all of whose points can be trained, as far as is known before. Writes nothing."""
-    check_points(points, values)
-    if seeds and "seed" in values:
-        raise UserError(
-            Field("seed"), f"has {len(values['seed'])} values and seeds is {seeds}", "leave one of them out"
-        )
-    if halving and "epochs" in values:
-        raise UserError(Field("epochs"), "has several values, and halving chooses them", "leave one of them out")
-    rungs = [list(points)]
-    if halving:
-        rungs = [[p.for_epochs(n) for p in points] for n in budgets(len(points), points[0].run.epochs)]
-    for point in itertools.chain(*rungs):
-        with about(f"point {point.name}"):
-            preflight(check_run(point.run))
-            if point.run.init or point.run.init_encoder:
-                check_start(point.run)
-    folder = choose_sweep(points[0].run.dir, name, named, [*itertools.chain(*rungs)], seeds)
+    """A sweep all of whose runs can be trained, as far as is known before. Writes nothing."""
+    with require("optuna", "sweep"):
+        import optuna  # noqa: F401
+    _check_search(space, search)
+    checked = {title(values): run_of(values) for values in space.to_check()}
+    first = next(iter(checked.values()))
+    _check_fields(space, first)
+    pruner_of(search.pruner, first.epochs), sampler_of(search.sampler, 0)
+    for each, run in checked.items():
+        with about(f"{each}"):
+            preflight(check_run(run))
+            if run.init or run.init_encoder:
+                check_start(run)
+    folder = _choose_folder(space, run_of, first, preset)
     runs.check_place(folder)
-    _check_data([*itertools.chain(*rungs)], given, halving)
-    return Sweep(folder, {field: [*each] for field, each in values.items()}, rungs, seeds)
+    metric, sign = _check_data(checked, given)
+    return Sweep(folder, space, run_of, first, search, metric, sign)
 
 
-def _check_data(points: Sequence[Point], given: Given | None, halving: bool) -> None:
-    """Raise UserError where a point does not fit its data, or that cannot be opened, or serves no halving."""
+def title(values: Mapping[str, Any]) -> str:
+    """A combination of values, in words."""
+    return ", ".join(f"{name} {text_of(choice(value))}" for name, value in values.items())
+
+
+def _check_search(space: Space, search: Search) -> None:
+    """Raise UserError where a way to go through a space makes no sense."""
+    for name, count in (("seeds", search.seeds), ("trials", space.trials)):
+        if count < 0:
+            raise UserError(Field(name), f"is {count}", "give 0 or more")
+    if search.seeds and "seed" in space.fields:
+        raise UserError(Field("seed"), f"has several values and seeds is {search.seeds}", "leave one of them out")
+    ranges = [name for name, each in space.fields.items() if isinstance(each, Range)]
+    if ranges and not space.trials:
+        raise UserError(Field(ranges[0]), f"is {space.fields[ranges[0]]}", "say with `trials N` how many are tried")
+    if search.seeds and search.pruner != "none":
+        what = f"is {search.seeds} and pruner is {search.pruner}, which follows a single run"
+        raise UserError(Field("seeds"), what, "leave one of them out")
+    count = math.prod(len(each) for each in space.fields.values() if not isinstance(each, Range))
+    if not space.trials and count > MOST:
+        raise UserError(f"the sweep has {count:,} combinations", remedy="give fewer values, or `trials N` to try some")
+
+
+def _check_fields(space: Space, run: RunConfig) -> None:
+    """Raise UserError on a field that no sweep can have, or a value that it has twice."""
+    known = flat(run)
+    for name, values in space.fields.items():
+        several = f"is {values}" if isinstance(values, Range) else f"has {len(values)} values"
+        if known[name][1]:
+            raise UserError(Field(name), f"{several}, but it changes no result of a run", "give it one value")
+        if isinstance(values, Range):
+            continue
+        if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+            raise UserError(Field(name), f"has the value {text_of(choice(twice[0]))} twice", "give it once")
+
+
+def _check_data(checked: Mapping[str, RunConfig], given: Given | None) -> tuple[str, int]:
+    """The metric by which runs choose their best checkpoint, and 1 if more of it is better, -1 if less is.
+
+    Where they differ, as a sampling of classes makes them, it is one that a setting asked for, before that of the task.
+    Raises UserError where a run does not fit its data, or that cannot be opened or has no validation.
+    """
+    from ..tasks.computed import task_of
+
     opened: tuple[Any, Data] | None = None  # one at a time: it may be large
-    for point in sorted(points, key=lambda point: repr(_read_as(point.run))):
-        with about(f"point {point.name}"):
-            if opened is None or opened[0] != _read_as(point.run):
-                opened = _read_as(point.run), open_data(point.run, given=given, fetch=False)
-            plan(check_run(with_data(point.run, opened[1])), opened[1])
-            if halving and "validation" not in opened[1].splits:
-                what = f"is {point.run.data.validation:g}, and halving chooses by validation"
+    metrics = dict[str, int]()
+    for name, run in sorted(checked.items(), key=lambda each: repr(_read_as(each[1]))):
+        with about(name):
+            if opened is None or opened[0] != _read_as(run):
+                opened = _read_as(run), open_data(run, given=given, fetch=False)
+            data = opened[1]
+            its = check_run(with_data(run, data))
+            plan(its, data)
+            if "validation" not in data.splits:
+                what = f"is {run.data.validation:g}, and a sweep compares by validation"
                 raise UserError(Field("data.validation"), what, "give a share of train")
+            metrics.update([task_of(its, data.metadata()).selection_metric])
+    usual = next(iter(task_spec(run.task).main_metrics))
+    return next((each for each in metrics.items() if each[0] != usual), (usual, metrics.get(usual, 1)))
 
 
 def _read_as(run: RunConfig) -> tuple[Any, ...]:
@@ -171,87 +264,195 @@ def _read_as(run: RunConfig) -> tuple[Any, ...]:
     return run.data, run.model.pixels()
 
 
+def _choose_folder(space: Space, run_of: Callable[[Mapping[str, Any]], RunConfig], run: RunConfig, preset: str) -> Path:
+    """The folder of a sweep: one that has the same sweep already, or a new one."""
+    name = check_name(run.name or f"{preset}-sweep")
+    check_dir(run.dir)
+    number = 1
+    while True:
+        folder = Path(here(join(run.dir, name if number == 1 else f"{name}-{number}")))
+        if (folder / OLD_SWEEP).is_file():
+            what = "is a sweep of an earlier version, whose runs can be read but not added to"
+            raise UserError(show_path(folder), what, WANTED)
+        try:
+            _check_folder(folder, space, run_of)
+        except UserError:
+            if run.name:
+                raise
+            number += 1
+        else:
+            return folder
+
+
+def _check_folder(folder: Path, space: Space, run_of: Callable[[Mapping[str, Any]], RunConfig]) -> None:
+    """Raise UserError unless a folder is free or has runs of this sweep, of which it looks at one."""
+    shown = show_path(folder)
+    if is_run(folder) or members(folder):
+        raise UserError(shown, "is a run and no sweep", WANTED)
+    if not os.path.lexists(folder):
+        return
+    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    if not (folder / STUDY).is_file() and any(not path.name.startswith(".") for path in inside):
+        raise UserError(shown, "exists and is no sweep", WANTED)
+    found = (runs.Run(path) for each in inside for path in (each, *members(each)) if is_run(path))
+    if there := next(found, None):
+        known = {name: value for name, (value, _) in flat(there.config()).items()}
+        if space.fields.keys() - known.keys():
+            raise UserError(shown, "holds another sweep", WANTED)
+        run = run_of({name: known[name] for name in space.fields})
+        same_identity(there, replace(run, seed=known["seed"]) if there.path.parent != folder else run)
+
+
+# ------------------------------------------------------------------------------------------------------- training
+
+
 def describe(sweep: Sweep) -> str:
-    """A sweep in a few lines: its fields and their values, the number of its points, its folder."""
-    count = len(sweep.rungs[0])
-    lines = [f"{name} {', '.join(map(value_text, values))}" for name, values in sweep.fields.items()]
-    more = f", {sweep.seeds} seeds each" if sweep.seeds else ""
-    lines.append(f"{count} points{more}, in {show_path(sweep.folder)}")
-    if len(sweep.rungs) > 1:
-        epochs, left = [rung[0].run.epochs for rung in sweep.rungs], [count]
-        for _ in epochs[1:]:
-            left.append(survivors(left[-1]))
-        lines.append(", then ".join(f"{n} for {e} epochs" for n, e in zip(left, epochs, strict=True)))
+    """A sweep in a few lines: its fields and their values, the number of its trials, its folder."""
+    fields, search = sweep.space.fields, sweep.search
+    texts = {name: each if isinstance(each, Range) else ", ".join(map(text_of, map(choice, each)))
+             for name, each in fields.items()}  # fmt: skip
+    count = sweep.space.trials or len(sweep.space.combinations())
+    more = f", {search.seeds} seeds each" if search.seeds else ""
+    lines = [*(f"{name} {text}" for name, text in texts.items()), f"{count} trials{more}, in {show_path(sweep.folder)}"]
     return "\n".join(f"{'' if i else 'sweep':8} {printable(line)}" for i, line in enumerate(lines))
 
 
-def is_done(run: RunConfig) -> bool:
-    """Whether a run of a sweep needs no more training: it is finished, or has diverged and would again."""
-    folder = runs.Run(here(join(run.dir, run.name)))
-    if not folder.exists():
-        return False
-    try:
-        return ending(folder, folder.summary(), folder.metrics()).startswith((FINISHED, "diverged"))
-    except UserError:
-        return False
-
-
-def train_sweep(sweep: Sweep, trainer: Trainer) -> dict[str, Any]:
-    """Train what is not trained yet, then print the table, draw the picture and write sweep.json.
-
-    Each rung of successive halving trains anew. Most schedules depend on the length of a run, so that the first third
-    of a long run tells less than a whole run of a third; and to go on would save only a fifth of the steps.
-    """
+def train_sweep(sweep: Sweep, steps_of: Steps) -> dict[str, Any]:
+    """Train what is not trained yet, then print the table. Returns what `sweep` does."""
     print(describe(sweep), flush=True)
-    with _own_sweep(sweep.folder):
-        chosen, failures, outcomes = [*range(len(sweep.rungs[0]))], dict[str, str](), None
-        for rung in sweep.rungs:
-            points = [rung[i] for i in chosen]
-            try:
-                failures |= trainer(_left(sweep.units(points)))
-            finally:  # also where it was interrupted
-                for _, run in sweep.units(points):
-                    here(join(run.dir, run.name))  # other processes may have trained it
-                now = rank(sweep.folder, points, sweep.seeds, failures)
-                outcomes = now.before(outcomes)
-                record = {"fields": sweep.fields, **outcomes.record()}
-                _write(sweep.folder, record)
-            best = [each.point for each in now.each[: survivors(len(points))] if each.values]
-            chosen = [i for i in chosen if rung[i] in best]
-            if not chosen:
-                break
-        assert outcomes is not None
-        if not any(each.line for each in outcomes.each):
-            name, reason = next(iter(failures.items()))
-            raise UserError("no point of the sweep could be trained", f"{name}: {reason}")
-        show(outcomes)
-        publish_file(sweep.folder, PICTURE)
-    return {**record, "folder": kept_at(sweep.folder)}
+    search, seed = sweep.search, sweep.first.seed
+    with open_study(sweep.folder, sweep.space, sweep.metric, sweep.sign, search.seeds) as study:
+        study.pruner = pruner_of(search.pruner, sweep.first.epochs)
+        while True:
+            with next_trial(study, sweep.folder, sweep.space, search.sampler, seed) as trial:
+                if trial is None:
+                    break
+                print(f"\n{folder_of(trial)}  {printable(title(trial.params))}", flush=True)
+                _train_trial(study, trial, sweep, steps_of)
+        points = _points(study, sweep)
+    ended = [str(point["ended"]) for point in points]
+    if all(each.startswith(RETRIED) for each in ended):
+        reason = ended[0].removeprefix(RETRIED)
+        raise UserError("no trial of the sweep could be trained", f"{points[0]['name']}: {reason}")
+    _show(points, sweep)
+    best = points[0]["name"] if points[0]["values"] else None
+    return {"folder": kept_at(sweep.folder), "metric": sweep.metric, "points": points, "best": best}
 
 
-def _write(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write sweep.json."""
-    write_json(folder / SWEEP, record)
-    publish_file(folder, SWEEP)
+def _train_trial(study: Study, trial: Trial, sweep: Sweep, steps_of: Steps) -> None:
+    """Train the runs of a trial, and tell the study what came of it."""
+    from optuna.trial import TrialState
+
+    each = sweep.runs(trial)
+    _check_unused(each)
+    try:
+        summaries = [_followed(study, trial, sweep, run, steps_of) for run in each]
+    except Interrupted as error:
+        said = str(error)
+        raise Interrupted(f"{said.partition(';')[0]}; go on with: the same sweep", said.partition(":")[0]) from None
+    except Exception as error:
+        known = error if isinstance(error, CheckFailed) else as_user_error(error)
+        if known is None:
+            raise
+        print(printable(str(known)))
+        ended = f"diverged: {known}" if isinstance(known, CheckFailed) else f"{RETRIED}{known}"
+        trial.set_user_attr(ENDED, ended)
+        study.tell(trial, state=TrialState.FAIL)
+        return
+    done = [summary for summary in summaries if summary is not None]
+    if len(done) == len(each):
+        values = [value for _, value in done]
+        trial.set_user_attr(VALUES, values)
+        trial.set_user_attr(ENDED, ", ".join(sorted({status for status, _ in done})))
+        study.tell(trial, statistics.fmean(values))
 
 
-def _left(units: Sequence[Unit]) -> list[Unit]:
-    """The runs that are to be trained. Prints how many are not."""
-    left = [unit for unit in units if not is_done(unit[1])]
-    if len(left) < len(units):
-        print(f"         {len(units) - len(left)} of {len(units)} runs are done already", flush=True)
-    return left
+def _check_unused(each: Sequence[RunConfig]) -> None:
+    """Raise UserError where another process writes a run in a store, which has no locks."""
+    for run in each:
+        if is_kept(run.dir) and is_written(Path(here(join(run.dir, run.name)))):
+            raise UserError(
+                join(run.dir, run.name), "in use by another process", "wait for it, or choose another `name`"
+            )
 
 
-@contextlib.contextmanager
-def _own_sweep(folder: Path) -> Iterator[None]:
-    """A context in which this process has locked the folder of a sweep, which has a record."""
+def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of: Steps) -> tuple[str, float] | None:
+    """Train a run -> (how it ended, its value of the metric), or None: its trial is pruned."""
+    from optuna.trial import TrialState
 
-    def refuse(process: str) -> None:
-        raise UserError(show_path(folder), f"in use by process {process}", "wait for it, or choose another `name`")
+    folder, summary = runs.Run(here(join(run.dir, run.name))), dict[str, Any]()
+    reported = set(study.get_trials()[trial.number].intermediate_values)
 
-    make_folder(folder)
-    if not (folder / SWEEP).exists():
-        _write(folder, {})
-    with lock_file(folder / ".lock", refuse):
-        yield
+    def is_behind(rows: Iterable[Mapping[str, Any]]) -> bool:
+        wanted = {"split": "validation", "weights": "ema" if run.ema else "raw"}
+        for row in rows:
+            epoch, value = round(row.get("epoch", 0)), row.get(sweep.metric)
+            if sweep.search.seeds or not wanted.items() <= row.items() or epoch in reported or not is_number(value):
+                continue
+            reported.add(epoch)
+            trial.report(value, epoch)
+            if trial.should_prune():
+                return True
+        return False
+
+    with contextlib.closing(steps_of(run)) as events:
+        # What a process that was killed had measured, but not reported, comes first.
+        behind = folder.exists() and is_behind(folder.metrics())
+        while not behind and (event := next(events, None)):
+            summary = event.summary or {}
+            found = {"split": event.split, "weights": event.weights, "epoch": event.epoch, **event.metrics}
+            behind = event.kind == "evaluation" and is_behind([found])
+        if behind:  # before it saves: killed there, it is not trained on
+            trial.set_user_attr(ENDED, "pruned")
+            study.tell(trial, state=TrialState.PRUNED)
+            print("pruned: others were better after as many epochs")
+            return None
+    if not (best := summary.get("best")):
+        raise UserError("the run ended before it was measured on validation", remedy="let it train an epoch or more")
+    place = {"split": "validation", "step": best["step"], "weights": best["weights"]}
+    row = next((row for row in folder.metrics() if place.items() <= row.items()), {})
+    return summary["status"], float({**row, **best}[sweep.metric])
+
+
+def _points(study: Study, sweep: Sweep) -> list[dict[str, Any]]:
+    """What came of each trial, the best first."""
+    points = [
+        {
+            "name": name,
+            "fields": sweep.space.values(trial.params),
+            "ended": trial.user_attrs.get(ENDED) or trial.state.name.lower(),
+            "values": trial.user_attrs.get(VALUES, []),
+        }
+        for name, trial in newest(study).items()
+        if trial.params
+    ]
+    return sorted(points, key=lambda point: -sweep.sign * statistics.fmean(point["values"] or [-sweep.sign * math.inf]))
+
+
+def _show(points: Sequence[Mapping[str, Any]], sweep: Sweep) -> None:
+    """Print the table of the trials, and how to repeat the best one."""
+    metric, name = f"validation {sweep.metric.replace('_', ' ')}", str(points[0]["name"])
+    fields = [[field, *(text_of(choice(point["fields"][field])) for point in points)] for field in sweep.space.fields]
+    texts = [f"{statistics.fmean(values):.4f}" if (values := point["values"]) else "-" for point in points]
+    results = [[metric, *texts], ["ended", *(str(point["ended"]).partition(":")[0] for point in points)]]
+    print()
+    print_table(
+        ["trial", *(str(each["name"]) for each in points)],
+        [fields, results],
+        shutil.get_terminal_size((120, 24)).columns,
+    )
+    for point in points:
+        if ":" in str(point["ended"]) and not point["values"]:
+            print_wrapped(printable(f"note: {point['name']}: {point['ended']}"))
+    if not points[0]["values"]:
+        print("best       none: no trial has a result on validation")
+        return
+    values = points[0]["values"]
+    spread = f" +- {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    print(printable(f"best       {name}: {metric} {statistics.fmean(values):.4f}{spread}"))
+    print("next:")
+    shown = show_path(sweep.folder)
+    out = " --out report.html" if is_kept(shown) else ""
+    best = gather([str((sweep.folder / name).absolute())], damaged=True).lines[0]
+    for command in [command_of(best), f"python -m vit_jax report {shlex.quote(shown)}{out}"]:
+        print(printable(f"  {command}"))

@@ -9,11 +9,13 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from .. import runs
 from ..config.dotted import replace_fields
+from ..config.gone import check_arguments
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.reading import show_path
@@ -25,14 +27,13 @@ from ..reports.group import sum_up
 from ..runs.check import check_complete, check_run
 from ..runs.ending import recorded_ending
 from ..runs.mirror import here
-from ..runs.segments import Continuation, Segment
 from ..runs.several import VARIED, members_of
-from ..runs.values import flat, with_fields
+from ..runs.values import LENGTH, flat, with_fields
 from .announce import announce
 from .contents import Contents
 from .events import Event, Summary, exhausted
 from .finish import finish, show_again
-from .going_on import is_of, planned_segments, shared_segments
+from .going_on import run_now
 from .loop import loop
 from .notebook import Told, suppress_output, telling, told
 from .preflight import OF_A_HOST, Checked, checked_arguments, choose_folder, preflight, without_outputs
@@ -56,9 +57,9 @@ def train(
     hosts: str = "",
     resume: str | os.PathLike[str] | runs.Run = "",
     epochs: int = 0,
-    continue_: Continuation = "",
     fields: Mapping[str, Any] | None = None,
     progress: Told = "full",
+    **gone: Any,
 ) -> Summary:
     """Train a run until its end or its budget, from its last checkpoint if it has one.
 
@@ -78,12 +79,11 @@ def train(
             be the first use of jax in the process, but for jax.distributed.initialize. Empty: this process trains
             alone.
         resume: in place of `run`, a run to go on with (its folder, or its name in runs/), or a group of them.
-        epochs: how many the run is to have in all: with `resume` more than it had train it on; 0: as many as it has.
-        continue_: with more epochs, what the learning rate does in them: "again" (its schedule begins anew), "extended"
-            (as if as many had been given at first) or "constant" (the last rate is kept). Needed where the schedule
-            depends on the length of the run.
+        epochs: how many the run is to have in all: with `resume` more than it had train it on, as if as many had been
+            given at first; 0: as many as it has.
         fields: {dotted name: value} of what else changes: {"augment.flip": False}, {"data.source": "folder:moved"}.
         progress: what is printed, or shown in a notebook: full, short (the progress and the results) or none.
+        gone: arguments that there were, each refused in a sentence that says what to use.
 
     Returns:
         The content of summary.json and "folder", the run's; in the processes of other hosts what these know of it.
@@ -93,12 +93,13 @@ def train(
         CheckFailed: where the loss is NaN or infinite.
         Interrupted: after a signal, once everything is saved.
     """
+    check_arguments(gone)
     more = {"epochs": epochs} if epochs else {}
     given = {"data": data, "class_names": class_names, "hosts": hosts}
     with telling(progress):
         if resume and (inside := members_of(resume)):
-            return _resume_group(inside, {"fields": {**(fields or {}), **more}, "continue_": continue_, **given})
-        asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more}, continue_)
+            return _resume_group(inside, {"fields": {**(fields or {}), **more}, **given})
+        asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more})
         return exhausted(run_steps(asked, data, class_names, hosts))
 
 
@@ -112,8 +113,8 @@ def steps(
     hosts: str = "",
     resume: str | os.PathLike[str] | runs.Run = "",
     epochs: int = 0,
-    continue_: Continuation = "",
     fields: Mapping[str, Any] | None = None,
+    **gone: Any,
 ) -> Iterator[Event]:
     """Train a run as `train` does, and tell each step and each evaluation as an Event to the loop that asks for them.
 
@@ -129,8 +130,8 @@ def steps(
         hosts: as of `train`; each host has to make the same loop.
         resume: as of `train`, but a single run.
         epochs: as of `train`.
-        continue_: as of `train`.
         fields: as of `train`.
+        gone: as of `train`.
 
     Returns:
         An iterator over the Events: `kind` is step, evaluation or end, `step` counts the steps done, `metrics` are
@@ -143,13 +144,14 @@ def steps(
 
     def events() -> Generator[Event, None, None]:
         more = {"epochs": epochs} if epochs else {}
-        asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more}, continue_)
+        asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more})
         summary = yield from run_steps(asked, data, class_names, hosts, begin)
         yield Event("end", summary["step"], summary["epoch"], summary=summary)
 
     def begin(folder: runs.Run) -> None:
         _LOOPS[os.path.realpath(folder.path)] = own[0]
 
+    check_arguments(gone)
     own = list[weakref.ref[Generator[Event, None, None]]]()
     generator = events()
     own.append(weakref.ref(generator))  # it must not hold itself: a loop that is left ends at once
@@ -167,7 +169,7 @@ class Asked(NamedTuple):
     run: Any  # a RunConfig, unless the caller gave something else
     preset: str
     folder: runs.Run | None
-    continuation: str | None = None  # as of `planned_segments`
+    resumed: bool = False  # it is named as a run to go on with
     fields: Mapping[str, Any] = {}  # other values of fields of `run`
 
 
@@ -177,21 +179,16 @@ def asked_for(
     folder: str | os.PathLike[str] | runs.Run | None,
     resume: str | os.PathLike[str] | runs.Run,
     fields: Mapping[str, Any],
-    continue_: str,
 ) -> Asked:
     """The arguments of `train`, of which either `run` or `resume` is given."""
     if not resume:
-        if continue_:
-            raise UserError("continue_", f"is {continue_!r}, and is for a run to resume", "name that as `resume`")
         named = run if isinstance(run, str) and preset == "run" else preset
         return Asked(run, named, folder_given(folder), fields=fields)
     for name, value in (("run", run), ("folder", folder)):
         if value is not None:
             raise UserError(name, "is given, and so is resume", "leave one of them out")
-    if continue_ not in get_args(Continuation):
-        raise UserError("continue_", f"is {continue_!r}", "give constant, again or extended")
     found = resume if isinstance(resume, runs.Run) else runs.find(os.fspath(resume))
-    return Asked(with_fields(found.config(), fields), found.record()["preset"], found, continue_)
+    return Asked(with_fields(found.config(), fields), found.record()["preset"], found, True)
 
 
 def _resume_group(group: Sequence[runs.Run], options: Mapping[str, Any]) -> Summary:
@@ -213,7 +210,7 @@ def run_steps(
         try:
             run, given = checked_arguments(run, data, class_names, asked.fields)
         except UserError as error:
-            resumed = asked.folder if asked.continuation is not None else None
+            resumed = asked.folder if asked.resumed else None
             if resumed and (changed := runs.changed_beside(error, resumed, run)):
                 raise runs.other_run(resumed, changed) from error
             raise
@@ -242,21 +239,22 @@ def steps_with(
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
     """Train on some hosts, telling what happens."""
-    run, preset, folder, continuation, _ = asked
+    run, preset, folder, resumed, _ = asked
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
     contents = Contents(given, hosts=hosts)
     with contextlib.ExitStack() as stack:
-        planned: list[Segment] = []
+        goes_on = False
         if hosts.owner:
             folder = choose_folder(run, preset, folder, difference=contents.difference)
             stack.enter_context(_own_folder(folder))
             begin(folder)
-            planned = planned_segments(folder, run, continuation)
+            run, goes_on = run_now(folder, run, resumed)
         else:
             folder = stack.enter_context(_private_folder())
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-        checked = checked.with_segments(shared_segments(hosts, checked.run, planned))
-        if summary := _shared_summary(folder, hosts, checked.segments):
+        length = hosts.share({name: getattr(run, name) for name in (*LENGTH, "max_steps")})
+        checked = replace(checked, run=replace(checked.run, **length))
+        if summary := _shared_summary(folder, hosts, goes_on):
             anew = "choose another `name` or `seed` to train anew"
             on = f"`resume {shlex.quote(str(folder))}` and `epochs N`"
             print(f"{folder}: this run is finished; {anew}, or train it on with {on}")
@@ -340,12 +338,12 @@ def _private_folder() -> Iterator[runs.Run]:
         yield runs.Run(Path(folder) / "run")
 
 
-def _shared_summary(folder: runs.Run, hosts: Hosts, segments: Sequence[Segment]) -> dict[str, Any] | None:
-    """The summary of a finished run in the owner's folder, on all hosts; None: it is to go on, or to begin.
+def _shared_summary(folder: runs.Run, hosts: Hosts, goes_on: bool) -> dict[str, Any] | None:
+    """The summary of a finished run in the owner's folder, on all hosts; None: it goes on, or begins.
 
     Then a run that is there already has its config.json in the private folders of the other hosts too.
     """
-    summary = _finished_summary(folder, segments) if hosts.owner else None
+    summary = _finished_summary(folder) if hosts.owner and not goes_on else None
     record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
     shared = hosts.share({"summary": summary, "record": record})
     if shared["record"] and not shared["summary"] and not hosts.owner:
@@ -353,7 +351,7 @@ def _shared_summary(folder: runs.Run, hosts: Hosts, segments: Sequence[Segment])
     return shared["summary"]
 
 
-def _finished_summary(folder: runs.Run, segments: Sequence[Segment]) -> dict[str, Any] | None:
+def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
     """The summary of a finished run; None, with a printed reason, if it is damaged: it is then written again.
 
     What differs in the files of a finished run from what was recorded is printed.
@@ -363,7 +361,7 @@ def _finished_summary(folder: runs.Run, segments: Sequence[Segment]) -> dict[str
     except UserError:
         print_note(f"{show_path(folder.summary_file)}: is damaged; it is written again")
         return None
-    if not summary or summary["status"] != "finished" or not is_of(summary, segments):
+    if not summary or summary["status"] != "finished":
         return None
     for remark in filter(None, (folder.remark(), folder.log_remark())):
         print_note(remark)

@@ -114,11 +114,12 @@ class Checkpoints:
         """Replace the notes of a checkpoint."""
         self._write_record({**self.run.saved(step), "notes": notes, **(files or {})})
 
-    def record(self, config: dict[str, Any]) -> None:
-        """Replace what all checkpoints have recorded of config.json, beginning with the newest, which counts."""
+    def record(self, config: dict[str, Any], noted: Mapping[str, Any]) -> None:
+        """Replace what all checkpoints have recorded of config.json, and these notes, from the newest, which counts."""
         for step in self.run.steps():
             with contextlib.suppress(UserError):  # a damaged one
-                self._write_record({**self.run.saved(step), "config": config})
+                saved = self.run.saved(step)
+                self._write_record({**saved, "config": config, "notes": {**saved["notes"], **noted}})
 
     def prune(self, newest: int, best: int | None, keep: int) -> None:
         """Delete old checkpoints.

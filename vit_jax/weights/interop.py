@@ -196,7 +196,9 @@ def network_in(path: str) -> type[NetworkConfig]:
 
 @with_convert
 def config_in(path: str) -> NetworkConfig:
-    """The config of the network whose weights a file or folder holds; fields that they do not tell have their defaults."""
+    """The config of the network whose weights a file or folder holds; fields that they do not tell have their
+    defaults.
+    """
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
 

@@ -20,6 +20,20 @@ from .built import Built, Places, Unavailable, fill_module, load, of_images, ten
 POOLS = {"cls": "token", "mean": "avg", "map": "map", "map_all": "map"}
 
 
+def _rotary(c: ViTConfig) -> dict[str, Any]:
+    """The arguments of timm's Eva that state rotary positions."""
+    centres = c.rotary_places == "centres"
+    return {
+        "use_rot_pos_emb": True,
+        "rope_type": "mixed" if c.rotary == "mixed" else "dinov3" if centres else "cat",
+        "rope_temperature": c.rotary_base,
+        "rope_rotate_half": c.rotary_pairs == "halves",
+        "rope_grid_indexing": {"rows": "ij", "columns": "xy"}[c.rotary_first],
+        "rope_grid_offset": c.rotary_offset,
+        "ref_feat_shape": pair(c.rotary_grid) if c.rotary_grid else None,
+    }
+
+
 def network(c: ViTConfig, apart: bool = False, gate_apart: bool = False, **options: Any) -> Any:
     """timm's network of a config, in float64 with random weights."""
     load("timm")
@@ -48,17 +62,7 @@ def network(c: ViTConfig, apart: bool = False, gate_apart: bool = False, **optio
         "attn_pool_num_heads": c.resolved_pool_heads,
         "attn_pool_mlp_ratio": ((c.pool_hidden or c.hidden) + 0.5) / c.width,
     }
-    if c.rotary != "none":
-        centres = c.rotary_places == "centres"
-        built |= {
-            "use_rot_pos_emb": True,
-            "rope_type": "mixed" if c.rotary == "mixed" else "dinov3" if centres else "cat",
-            "rope_temperature": c.rotary_base,
-            "rope_rotate_half": c.rotary_pairs == "halves",
-            "rope_grid_indexing": "ij" if c.rotary_first == "rows" else "xy",
-            "rope_grid_offset": c.rotary_offset,
-            "ref_feat_shape": pair(c.rotary_grid) if c.rotary_grid else None,
-        }
+    built |= _rotary(c) if c.rotary != "none" else {}
     with wide_angles():
         module = importlib.import_module("timm.models.eva").Eva(**built | options, dtype=torch.float64)
     if c.rotary == "mixed":  # whose angles are computed in each call

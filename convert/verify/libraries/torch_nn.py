@@ -126,8 +126,7 @@ def torch_transformer(weights: Weights) -> Built:
     }
 
     def call(module: Any, source: Any, target: Any, source_padding: Any) -> Any:
-        t = target.shape[1]
-        future = torch.ones(t, t, dtype=torch.bool).triu(1) if c.causal else None
+        future = torch.ones(*[target.shape[1]] * 2, dtype=torch.bool).triu(1) if c.causal else None
         paddings = {"src_key_padding_mask": ~source_padding, "memory_key_padding_mask": ~source_padding}
         return module(source, target, tgt_mask=future, **paddings)
 

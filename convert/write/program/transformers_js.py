@@ -119,6 +119,8 @@ def _weight(distance: np.ndarray, interpolation: str) -> np.ndarray:
         return np.ones_like(d)
     if interpolation == "bilinear":
         return 1 - d
+    if interpolation != "bicubic":
+        raise ValueError(f"interpolation {interpolation}")
     return np.where(d <= 1, 1.5 * d**3 - 2.5 * d**2 + 1, -0.5 * d**3 + 2.5 * d**2 - 4 * d + 2)
 
 

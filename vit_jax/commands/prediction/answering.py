@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,11 @@ Row = tuple[str | int, ...]
 class Answering:
     """How inputs are answered, and what was noticed of them."""
 
-    def __init__(self, model: Predictor, top: int, batch: int, skip: bool, note: Callable[[str], None]):
+    def __init__(
+        self, model: Predictor, top: int, batch: int, skip: bool, note: Callable[[str], None], before: int = 0
+    ):
         self.model, self.top, self.batch, self.skip, self.note = model, top, batch, skip, note
+        self.before = before  # inputs of other shares before these, for draws
         self.errors = list[UserError]()  # of images that cannot be read
         self.asked = 0  # inputs that are not blank, readable or not
         self._noted = False
@@ -26,7 +30,7 @@ class Answering:
     def answers(self, inputs: Inputs | Iterable[Any]) -> Iterator[Answer]:
         """One Answer per input; one that says nothing to a blank line, and to an image that cannot be read."""
         for group in inputs.groups(self.batch) if isinstance(inputs, Inputs) else [list(inputs)]:
-            begin = self.asked - len(self.errors)
+            begin = self.before + self.asked - len(self.errors)
             asked = self._readable([each for each in group if not is_blank(each)])
             found = self.model.answer(asked, self.top, self.batch, begin)
             if len(asked) == len(group):  # a file of vectors among them has several answers
@@ -37,10 +41,12 @@ class Answering:
                 yield next(found) if id(each) in answered else self._nothing(each)
         self._report()
 
-    def readable(self, inputs: Inputs) -> list[Any]:
-        """All inputs but blank ones and those that cannot be read."""
-        groups = inputs.groups(self.batch)
-        found = [each for group in groups for each in self._readable([one for one in group if not is_blank(one)])]
+    def readable(self, inputs: Inputs) -> dict[int, Any]:
+        """All inputs but blank ones and those that cannot be read, by their numbers."""
+        found, numbers = dict[int, Any](), itertools.count(inputs.rows.start)
+        for group in inputs.groups(self.batch):
+            asked = {id(one) for one in self._readable([one for one in group if not is_blank(one)])}
+            found |= {i: one for one, i in zip(group, numbers, strict=False) if id(one) in asked}
         self._report()
         if not found:
             raise UserError("inputs", "none given", "give image files or folders, or sentences, after the run")

@@ -15,14 +15,11 @@ from ...config.run import paths_in
 from ...errors import Field, UserError
 from ...explain.methods import IMAGES, TEXTS
 from ...files.destination import check_outputs
-from ..parts.flags import PartsFlags, check_parts
 from ..selection import FileFlags, LanguageFlags, SelectionFlags
 from ..unreadable import UnreadableFlags
 
 BATCH = 64  # inputs that are computed at a time
 FILES = (".png", ".csv", ".npz")  # of an explanation
-WHOLE = ("json", "attention", "explain", "skip_unreadable")  # not with --parts
-JOINED = ("csv", "probabilities", "features", "merge")  # of which there is one with --parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +28,7 @@ class DataFlags(LanguageFlags, FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
+class PredictFlags(UnreadableFlags, SelectionFlags):
     """What is predicted, by which weights, and what is written."""
 
     run: str = field(
@@ -43,7 +40,7 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
     inputs: tuple[str, ...] = field(
         metadata={
             "help": "image files, folders of images, also in s3:// and gs://, a .txt that lists images, "
-            "csv:FILE[:FOLDER], the images of a table, wds:PATTERN, parquet:PATTERN and mds:PATTERN, those of shards; "
+            "csv:FILE[:FOLDER], the images of a table, wds:PATTERN and parquet:PATTERN, those of shards; "
             "or sentences, or files of them, one per line; or files of vectors (.npy, .npz, .h5), of one row as "
             "FILE:ROW. - means stdin, and so does no input in a pipe: each line a sentence, an image file or FILE:ROW. "
             "Where stdout is no terminal, each answer is a line: the best class (--top of them), a text (--nbest of "
@@ -64,11 +61,11 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
     layer: str = option(
         "", "with --attention: the layer to draw, counted from 1, or all; empty: the last for images, all for sentences"
     )
-    explain: Literal["", "ig", "chefer", "rollout", "occlusion"] = option(
+    explain: Literal["", "ig", "rollout"] = option(
         "",
         f"also explain what is said of the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
-        "(integrated gradients), chefer (attention weighted by gradients), rollout (attention alone, blind to the "
-        "class) or occlusion; of classes with a score, insertion minus deletion",
+        "(integrated gradients) or rollout (attention alone, blind to the class); of classes with a score, insertion "
+        "minus deletion",
     )
     class_: str = option(
         "",
@@ -95,6 +92,12 @@ class PredictFlags(PartsFlags, UnreadableFlags, SelectionFlags):
         "with --blocks: apply the network's last norm to the outputs of every block, as Dinov2Backbone "
         "does; --no-norm: as they are, as timm's forward_intermediates gives them by default",
     )
+    share: str = option(
+        "",
+        "answer a fixed share of the inputs, I/N such as 3/16, while other commands, on any machines, answer the "
+        "others; the files that are written say which inputs they have, and `vit-jax join` joins those of all shares "
+        "to what one command writes",
+    )
     batch: int = option(BATCH, "inputs that are computed at a time; fewer take less memory", at_least=1)
     force: bool = option(
         False, "overwrite the files of --csv, --probabilities, --attention, --explain and --features if they exist"
@@ -115,13 +118,6 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
 
     `stated` are the fields that the command line sets.
     """
-    reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
-    check_parts(o, stated, WHOLE, reads)
-    if o.parts and len(asked := [name for name in JOINED if getattr(o, name)]) > 1:
-        what = f"is given, and so is --{asked[1]}, and parts are joined to one file"
-        raise UserError(Field(asked[0]), what, "give one of them, and the others with another --parts")
-    if o.features and "format" in stated:
-        raise UserError(Field("format"), f"is {o.format}, and features are .npz", "leave it out")
     if o.layer and not o.attention:
         raise UserError(Field("layer"), f"is {o.layer}, but nothing is to be drawn", "add --attention FILE.png")
     if o.attention and not o.attention.lower().endswith(".png"):
@@ -145,7 +141,6 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
             f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
         )
     outputs = {
-        "merge": o.merge,
         "csv": o.csv,
         "probabilities": o.probabilities,
         "attention": o.attention,

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ...config.ranges import check_ranges
 from ...data.inputs import Stored
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files.shown import predictions
 from ...text.languages import Spoken
+from ..share import check_draws, read_share
 from .answering import Answering
 from .flags import BATCH, PredictFlags
+from .inputs import batch_starts, count_asked
 from .network import image_column, kind_of, open_network, takes
 from .printing import note
 from .sources import sources_of
@@ -38,6 +40,7 @@ def predict(
     target_language: str = "",
     prefix: str = "",
     task: str = "",
+    share: str = "",
     **search: Any,
 ) -> list[tuple[Any, Prediction]]: ...
 @overload
@@ -53,6 +56,7 @@ def predict(
     target_language: str = "",
     prefix: str = "",
     task: str = "",
+    share: str = "",
     **search: Any,
 ) -> Prediction | list[tuple[Any, Prediction]]: ...
 def predict(
@@ -67,6 +71,7 @@ def predict(
     target_language: str = "",
     prefix: str = "",
     task: str = "",
+    share: str = "",
     **search: Any,
 ) -> Prediction | list[tuple[Any, Prediction]]:
     """Classify images, translate sentences or caption images with a run, or with a file or folder of weights.
@@ -87,6 +92,7 @@ def predict(
         target_language: likewise.
         prefix: likewise.
         task: likewise.
+        share: I/N, such as "3/16": predict this fixed share of the inputs alone, while others predict the others.
         search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -109,10 +115,18 @@ def predict(
         column = getattr(network.run.data, "file_column", "")
         found = _found(kind_of(network.run.model), several, column) if _are_named(inputs) else None
     if found is None:
+        if share:
+            what = f"is {share}, and these inputs are in memory"
+            raise UserError(Field("share"), what, "leave it out, and give those of them that are to be predicted")
         return _predict_given(network, inputs, top, batch)
-    answering = Answering(network, top, batch, skip_unreadable, note)
+    before = 0
+    if part := read_share(share):
+        check_draws(network.task, skip_unreadable)
+        rows = part.rows(batch_starts(found, batch), len(found))
+        found, before = found[rows.start : rows.stop], count_asked(found[: rows.start])
+    answering = Answering(network, top, batch, skip_unreadable, note, before)
     answers = [(_as_given(answer.input), answer.value) for answer in answering.answers(found) if answer.plain]
-    single = one and len(answers) == 1 and not _holds_several(inputs)
+    single = one and not share and len(answers) == 1 and not _holds_several(inputs)
     return _shown(answers[0][1] if single else answers, answers, network)
 
 
@@ -160,7 +174,7 @@ def _found(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
 
 def _holds_several(given: str | os.PathLike[str]) -> bool:
     """Whether an input is a folder, a table or shards, whose answers are a list, and be it of one image."""
-    several = ("csv:", "wds:", "parquet:", "mds:")
+    several = ("csv:", "wds:", "parquet:")
     return os.path.isdir(given) or (os.fspath(given).startswith(several) and not os.path.lexists(given))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import UserError
 from ...files.arriving import arriving_lines
 from ...files.lines import Line
+from ..share import Share
 from .sources import Note, Source, sources_of
 
 STDIN = "-"
@@ -30,6 +31,17 @@ def is_blank(given: Any) -> bool:
     return isinstance(given, Line) and not given.strip()
 
 
+def batch_starts(inputs: Sequence[Any], batch: int) -> list[int]:
+    """Where the batches of some inputs begin; blank ones are in none, and lie between them."""
+    places = [i for i, given in enumerate(inputs) if not is_blank(given)]
+    return [0, *places[batch::batch]]
+
+
+def count_asked(inputs: Sequence[Any]) -> int:
+    """The number of inputs that are not blank."""
+    return sum(not is_blank(given) for given in inputs)
+
+
 class Inputs:
     """The inputs of a command, in order. Those on stdin are read as they come; all others are checked beforehand."""
 
@@ -37,6 +49,8 @@ class Inputs:
         self.kind, self._parts = kind, list[Source | None]()  # None: stdin
         for several in _apart(given):
             self._parts += [None] if several is None else sources_of(kind, several, column, note)
+        self.rows = range(sum(map(len, self.sources)))  # those to be answered, of all but stdin
+        self.before = 0  # inputs before these, of which none is blank
 
     @property
     def total(self) -> int | None:
@@ -48,12 +62,29 @@ class Inputs:
         """All but stdin."""
         return [part for part in self._parts if part is not None]
 
+    def take(self, share: Share, batch: int) -> None:
+        """Keep the rows of a share. Raises UserError where another command cannot have the others."""
+        if self.total is None:
+            raise UserError("inputs", "is stdin, which another share cannot read", "give a file that lists them")
+        starts, total = list[int](), 0
+        for source in self.sources:  # texts and vectors are one
+            size = len(source)
+            begin = range(0, size, batch) if self.kind == "pixels" else batch_starts(source.read(0, size), batch)
+            starts += [total + start for start in begin]
+            total += size
+        self.rows = share.rows(starts, total)
+        first = self.rows.start
+        self.before = first if self.kind == "pixels" else count_asked(self.sources[0].read(0, first))
+
     def groups(self, batch: int) -> Iterator[list[Any]]:
-        """All inputs in groups of at most `batch`; texts and vectors that are no lines of stdin are one group."""
+        """The inputs in groups of at most `batch`; texts and vectors that are no lines of stdin are one group."""
+        offset = 0
         for part in self._parts:
             if part is not None:
                 size = batch if self.kind == "pixels" else len(part)
-                yield from (part.read(i, min(i + size, len(part))) for i in range(0, len(part), size))
+                start, stop = (min(max(row - offset, 0), len(part)) for row in (self.rows.start, self.rows.stop))
+                yield from (part.read(i, min(i + size, stop)) for i in range(start, stop, size or 1))
+                offset += len(part)
                 continue
             errors = "strict" if self.kind == "ids" else "surrogateescape"  # names of files may be no UTF-8
             for lines in arriving_lines(sys.stdin.buffer, "stdin", batch, errors):

@@ -57,6 +57,8 @@ def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list
         from ...data.captions.vectors import vectors_in
 
         return [Listed(vectors_in([*given]))]
+    if kind != "pixels":
+        raise ValueError(f"inputs of kind {kind}")
     found: list[Source] = []
     for local, several in itertools.groupby(given, _is_local):
         if local:

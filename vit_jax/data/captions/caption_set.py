@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from ...text.record import record_one
 from ...text.tokenizer import Tokenizer
 from ..base import same_content
 from ..folds import Positives, hold_out_groups
-from ..lanes import LaneOrder
 from ..listing import Listing
 from ..order import TEST, VALIDATION, Order, count_taken, hold_out
+
+if TYPE_CHECKING:
+    from ..images.blocks import BlockOrder
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class CaptionSet:
         """{the setting: examples of a training batch}, for the message if that cannot be divided."""
         return {f"batch {batch}": batch}
 
-    def order(self, batch: int, seed: int, batches: int = 0) -> Order | LaneOrder:
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order | BlockOrder:
         """The order of training."""
         return Order(count_taken(len(self.splits["train"]), batch, batches), batch, seed)
 

@@ -45,7 +45,6 @@ def find_captions(
     stated: Range = (),
     place: str = "",
     verify: bool = False,
-    disk_cache: float = 0,
 ) -> Found:
     """Images with captions -> {split: (its images, the captions of each)}."""
     if given is not None:
@@ -53,13 +52,13 @@ def find_captions(
     if source == GIVEN:
         raise not_given(GIVEN, "(images, captions)")
     if names_shards(source):
-        return _in_shards(source, place, verify, disk_cache)
+        return _in_shards(source, place, verify)
     captioned = read_captioned(source)
     paths = list(captioned)
     return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
 
 
-def _in_shards(source: str, place: str, verify: bool, disk_cache: float) -> Found:
+def _in_shards(source: str, place: str, verify: bool) -> Found:
     """Images with captions in shards: each line of a sample's text is one."""
     field = f"data.source {source}"
     samples = open_samples(field, source, place, verify)
@@ -80,7 +79,7 @@ def _in_shards(source: str, place: str, verify: bool, disk_cache: float) -> Foun
             raise UserError(
                 part.samples.name(empty), f"its {found[0]} is empty", "write a text, or leave the sample out"
             )
-        out[split] = examples_of(part.samples, np.zeros(len(captions), np.int32), disk_cache), captions
+        out[split] = examples_of(part.samples, np.zeros(len(captions), np.int32)), captions
     return out
 
 

@@ -28,7 +28,7 @@ class CaptionData(FittedImages):
         SHAPES,
         "shapes: scenes of two coloured shapes, which are drawn here with their captions; captions:FOLDER (images, and "
         "captions.csv with the columns image,caption); coco:FILE.json:FOLDER (COCO's captions, and their images); "
-        "wds:PATTERN, parquet:PATTERN or mds:PATTERN (shards of images with texts, a caption a line)",
+        "wds:PATTERN or parquet:PATTERN (shards of images with texts, a caption a line)",
         place=True,
     )
     drawn: int = identity(60_000, "shapes: number of scenes to train on", at_least=1)

@@ -20,14 +20,13 @@ from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
 from ..base import Given
-from ..images.blocks import blocks_in, lanes_of
+from ..images.blocks import BlockOrder, Blocks, blocks_in, blocks_of
 from ..images.pixels import Images, check_ranges
 from ..images.preprocess import Preprocess
 from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
 from ..images.sources.layout import WHOLE
 from ..images.statistics import statistics
-from ..lanes import LaneOrder, Lanes
 from ..order import SHUFFLE, Order, permutation
 from ..other import Other
 from ..shards.open import names_shards
@@ -49,12 +48,12 @@ class CaptionedImages(CaptionSet):
 
     splits: dict[str, Captions]
     preprocess: Preprocess
-    lanes: Lanes | None = None  # of training in blocks
+    blocks: Blocks | None = None  # where training reads in blocks
 
-    def order(self, batch: int, seed: int, batches: int = 0) -> Order | LaneOrder:
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order | BlockOrder:
         """As of CaptionSet."""
         order = super().order(batch, seed, batches)
-        return order if self.lanes is None or batches else LaneOrder(self.lanes, batch, seed)
+        return order if self.blocks is None or batches else BlockOrder(self.blocks, batch, seed)
 
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and the words, for config.json."""
@@ -134,9 +133,9 @@ def _find(data: CaptionData, given: Given | None) -> Found:
         raise UserError(
             Field("data.source"),
             f"is {data.source}, which has no captions",
-            f"give {SHAPES}, captions:FOLDER, coco:FILE.json:FOLDER, wds:PATTERN, parquet:PATTERN or mds:PATTERN",
+            f"give {SHAPES}, captions:FOLDER, coco:FILE.json:FOLDER, wds:PATTERN or parquet:PATTERN",
         )
-    return find_captions(data.source, given, data.range, data.dir, data.verify, data.disk_cache * 1e9)
+    return find_captions(data.source, given, data.range, data.dir, data.verify)
 
 
 def _pad(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
@@ -285,8 +284,8 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         remarks.append(f"{share:.1%} of the words to train on occur only once, and are <unk>")
     name = data.source.partition(":")[0]
     identity = identity_of(name, vocabulary, splits, content)
-    lanes = None if blocks is None else lanes_of(data, blocks[of])
-    return CaptionedImages(name, vocabulary, splits, identity, tuple(remarks), preprocess, lanes)
+    of_train = None if blocks is None else blocks_of(data, blocks[of])
+    return CaptionedImages(name, vocabulary, splits, identity, tuple(remarks), preprocess, of_train)
 
 
 def _each_image(data: CaptionData, read: _Read, rows: np.ndarray, vocabulary: Tokenizer) -> Captions:

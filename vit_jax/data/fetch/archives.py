@@ -33,13 +33,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class CifarSet:
-    """A set in CIFAR's binary form: a tar archive of files of records, each some labels and the pixels [3, 32, 32]."""
+    """A set in CIFAR's binary form: a tar archive of files of records, each with labels and pixels [3, 32, 32]."""
 
     archives: tuple[Archive]
     batches: tuple[Batch, ...]
-    labels: dict[str, str]  # {label, in the order of the bytes of a record: the member that lists its classes}
+    names: str  # the member that lists its classes
     classes: int
+    label: int = 0  # the byte of a record that is its class; pixels follow it
     shape: tuple[int, int, int] = (32, 32, 3)
+    version: str = "3.0.2"  # of TFDS's set with the same records
 
     @property
     def splits(self) -> dict[str, int]:
@@ -53,19 +55,25 @@ class IdxSet:
 
     archives: tuple[Archive, Archive, Archive, Archive]
     splits: dict[str, int]  # {split: number of its images}, in the order of the archives
-    classes: int = 10
+    names: tuple[str, ...]  # of its classes, which the archives do not name
     shape: tuple[int, int, int] = (28, 28, 1)
+    version: str = "3.0.1"  # of TFDS's set with the same records
+
+    @property
+    def classes(self) -> int:
+        """The number of its classes."""
+        return len(self.names)
 
 
 OfficialSet = CifarSet | IdxSet
 
 
-def _idx(hosts: tuple[str, ...], *files: tuple[str, int, str]) -> IdxSet:
+def _idx(hosts: tuple[str, ...], names: tuple[str, ...], *files: tuple[str, int, str]) -> IdxSet:
     train_images, train_labels, test_images, test_labels = (
         Archive(f"{name}-ubyte.gz", tuple(f"{host}{name}-ubyte.gz" for host in hosts), size, sha256)
         for name, size, sha256 in files
     )
-    return IdxSet((train_images, train_labels, test_images, test_labels), {"train": 60_000, "test": 10_000})
+    return IdxSet((train_images, train_labels, test_images, test_labels), {"train": 60_000, "test": 10_000}, names)
 
 
 OFFICIAL: dict[str, OfficialSet] = {
@@ -82,7 +90,7 @@ OFFICIAL: dict[str, OfficialSet] = {
             *(Batch("train", 10_000, f"cifar-10-batches-bin/data_batch_{number}.bin") for number in range(1, 6)),
             Batch("test", 10_000, "cifar-10-batches-bin/test_batch.bin"),
         ),
-        {"label": "cifar-10-batches-bin/batches.meta.txt"},
+        "cifar-10-batches-bin/batches.meta.txt",
         classes=10,
     ),
     "cifar100": CifarSet(
@@ -98,14 +106,13 @@ OFFICIAL: dict[str, OfficialSet] = {
             Batch("train", 50_000, "cifar-100-binary/train.bin"),
             Batch("test", 10_000, "cifar-100-binary/test.bin"),
         ),
-        {
-            "coarse_label": "cifar-100-binary/coarse_label_names.txt",
-            "label": "cifar-100-binary/fine_label_names.txt",
-        },
+        "cifar-100-binary/fine_label_names.txt",
         classes=100,
+        label=1,  # after that of one of 20 groups of classes
     ),
     "mnist": _idx(
         _MNIST,
+        tuple("0123456789"),
         ("train-images-idx3", 9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
         ("train-labels-idx1", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
         ("t10k-images-idx3", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
@@ -113,6 +120,7 @@ OFFICIAL: dict[str, OfficialSet] = {
     ),
     "fashion_mnist": _idx(
         _FASHION,
+        ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
         ("train-images-idx3", 26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
         ("train-labels-idx1", 29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
         ("t10k-images-idx3", 4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),

@@ -6,6 +6,7 @@ Members are read by their exact names and in their exact sizes; nothing is extra
 from __future__ import annotations
 
 import gzip
+import math
 import tarfile
 import zlib
 from collections.abc import Sequence
@@ -27,9 +28,8 @@ class Contents:
     """A set as its archives hold it."""
 
     pixels: dict[str, np.ndarray]  # {split: uint8 [n, h, w, C]}
-    labels: dict[str, dict[str, np.ndarray]]  # {split: {label: uint8 [n]}}
-    names: dict[str, tuple[str, ...]]  # {label: its classes}, of those that the archives name
-    numbered: bool  # whether records have an id, such as train_00042
+    labels: dict[str, np.ndarray]  # {split: integers [n]}
+    names: tuple[str, ...]  # of the classes
 
 
 def read_contents(official: OfficialSet, paths: Sequence[Path]) -> Contents:
@@ -42,9 +42,10 @@ def read_contents(official: OfficialSet, paths: Sequence[Path]) -> Contents:
 
 
 def _cifar(official: CifarSet, path: Path) -> Contents:
-    record = len(official.labels) + 3 * 32 * 32
+    first = official.label + 1  # byte of the pixels
+    record = first + math.prod(official.shape)
     exact = {batch.member: batch.images * record for batch in official.batches}
-    most = {**dict.fromkeys(official.labels.values(), _MOST_NAMES), **exact}
+    most = {official.names: _MOST_NAMES, **exact}
     found: dict[str, bytes] = {}
     with tarfile.open(path, "r:gz") as archive:
         while found.keys() != most.keys() and (member := archive.next()) is not None:
@@ -63,12 +64,9 @@ def _cifar(official: CifarSet, path: Path) -> Contents:
         records = np.concatenate(
             [np.frombuffer(found.pop(b.member), np.uint8) for b in official.batches if b.split == split]
         ).reshape(-1, record)
-        labels[split] = {name: records[:, i] for i, name in enumerate(official.labels)}
-        pixels[split] = records[:, len(official.labels) :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    names = {
-        label: tuple(filter(None, found[member].decode().split("\n"))) for label, member in official.labels.items()
-    }
-    return Contents(pixels, labels, names, numbered=True)
+        labels[split] = records[:, official.label]
+        pixels[split] = records[:, first:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Contents(pixels, labels, tuple(filter(None, found[official.names].decode().split("\n"))))
 
 
 def _idx(official: IdxSet, paths: Sequence[Path]) -> Contents:
@@ -76,8 +74,8 @@ def _idx(official: IdxSet, paths: Sequence[Path]) -> Contents:
     for i, (split, n) in enumerate(official.splits.items()):
         with gzip.open(paths[2 * i]) as images, gzip.open(paths[2 * i + 1]) as numbers:
             pixels[split] = _array(images, 0x803, (n, *official.shape[:2]))[..., None]
-            labels[split] = {"label": _array(numbers, 0x801, (n,))}
-    return Contents(pixels, labels, {}, numbered=False)
+            labels[split] = _array(numbers, 0x801, (n,))
+    return Contents(pixels, labels, official.names)
 
 
 def _array(file: IO[bytes] | gzip.GzipFile, magic: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -42,21 +42,25 @@ def copy_prepared(place: str, name: str, version: str = "", verify: bool = False
     """A prepared set on this machine -> (the data.dir that holds it, its version)."""
     store = _listed_store(place)
     names = store.list(f"{name}/")
-    found = [x.split("/")[-2] for x in names if re.fullmatch(rf"{re.escape(name)}/{VERSION}/{MARK}", x)]
-    found.sort(key=lambda each: [*map(int, each.split("."))])
+    whole = re.compile(rf"({re.escape(name)}/({VERSION}))(?:/{MARK}|\.npz)").fullmatch
+    found = {match[2]: match for match in map(whole, names) if match}
+    versions = sorted(found, key=lambda each: [*map(int, each.split("."))])
     if not found or (version and version not in found):
         title = f"{name}:{version}" if version else name
-        what = f"is not prepared in {store.url}" + (f" (versions there: {', '.join(found)})" if found else "")
-        raise UserError(f"data.source {title}", what, f"copy its folder there, so that {name}/VERSION/{MARK} is there")
-    version = version or found[-1]
-    folder = f"{name}/{version}"
-    return _copy(store, [x for x in names if x.startswith(f"{folder}/")], folder, frozenset(), verify), version
+        what = f"is not prepared in {store.url}" + (f" (versions there: {', '.join(versions)})" if found else "")
+        raise UserError(f"data.source {title}", what, f"copy its folder there, {name}/ of a data.dir")
+    version = version or versions[-1]
+    file, folder = found[version].group(0, 1)
+    files, below = [x for x in names if x.startswith(f"{folder}/")], folder
+    if file.endswith(".npz"):
+        files, below = [file], name
+    return _copy(store, files, below, frozenset(), verify), version
 
 
 def _listed_store(place: str) -> Store:
     """The store of a URL that can be listed. Raises UserError."""
     if place.startswith("http"):
-        raise UserError(place, "a plain server lists no files", "give s3:// or gs://, or write shards: vit-jax shards")
+        raise UserError(place, "a plain server lists no files", "give s3:// or gs://, or tars of webdataset (wds:)")
     return open_store(place)
 
 

@@ -1,4 +1,4 @@
-"""Where prepared sets lie: DIR/NAME/VERSION, or DIR/NAME/CONFIG/VERSION."""
+"""Where prepared sets lie: DIR/NAME/VERSION or DIR/NAME/CONFIG/VERSION of TFDS, and DIR/NAME/VERSION.npz of our own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...errors import UserError
 from ...files.atomic import read_json
+from .archives import OFFICIAL
 
 MARK = "dataset_info.json"  # the file that a prepared set has
 VERSION = r"\d+\.\d+\.\d+"  # folders of other names are unfinished, ours or TFDS's
@@ -22,18 +23,18 @@ def data_dir(stated: str) -> Path:
 
 
 def find_prepared(root: Path, name: str, version: str = "") -> Path | None:
-    """The folder of a prepared set, of the newest version if none is given; None if there is none."""
+    """The folder or file of a prepared set, of the newest version if none is given; None if there is none."""
     versions = _versions(root / name)
-    return root / name / (version or versions[-1]) if versions and (not version or version in versions) else None
+    return versions.get(version or next(reversed(versions), ""))
 
 
 def prepared_in(root: Path) -> dict[str, list[str]]:
     """{name of each set that is prepared in a data.dir: its versions, the newest last}."""
-    folders = {file.parents[1] for file in root.glob(f"*/*/{MARK}")}
+    folders = {file.parents[1] for file in root.glob(f"*/*/{MARK}")} | {file.parent for file in root.glob("*/*.npz")}
     # A folder of configs is that of a set, and no other data.dir.
     nested = (file for file in root.glob(f"*/*/*/{MARK}") if _set_name(file) == file.parents[2].name)
     folders |= {file.parents[1] for file in nested}
-    found = {str(folder.relative_to(root)): _versions(folder) for folder in sorted(folders)}
+    found = {str(folder.relative_to(root)): [*_versions(folder)] for folder in sorted(folders)}
     return {name: versions for name, versions in found.items() if versions}
 
 
@@ -50,9 +51,11 @@ def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:
         there = prepared_in(folder)
         return (folder, there) if there else None
     # A config lies in the folder of its set.
-    nested = _set_name(next(folder.glob(f"{version or '*'}/{MARK}"))) == folder.parent.name != folder.name
+    nested = any(
+        _set_name(info) == folder.parent.name != folder.name for info in folder.glob(f"{version or '*'}/{MARK}")
+    )
     root = folder.parents[1] if nested else folder.parent
-    return root, {str(folder.relative_to(root)): [version] if version else _versions(folder)}
+    return root, {str(folder.relative_to(root)): [version] if version else [*_versions(folder)]}
 
 
 def _set_name(info: Path) -> str:
@@ -63,7 +66,9 @@ def _set_name(info: Path) -> str:
         return ""
 
 
-def _versions(folder: Path) -> list[str]:
-    """The versions of a set that stand in its folder, the newest last."""
-    found = [file.parent.name for file in folder.glob(f"*/{MARK}")]
-    return sorted(filter(re.compile(VERSION).fullmatch, found), key=lambda name: [*map(int, name.split("."))])
+def _versions(folder: Path) -> dict[str, Path]:
+    """{version of a set: where it stands in its folder}, the newest last."""
+    found = {file.stem: file for file in folder.glob("*.npz") if folder.name in OFFICIAL}
+    found |= {file.parent.name: file.parent for file in folder.glob(f"*/{MARK}")}
+    names = filter(re.compile(VERSION).fullmatch, found)
+    return {name: found[name] for name in sorted(names, key=lambda name: [*map(int, name.split("."))])}

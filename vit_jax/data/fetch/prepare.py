@@ -1,27 +1,27 @@
-"""Official archives to a folder that TFDS opens, DIR/NAME/VERSION, without TensorFlow.
+"""Official archives to one file of arrays, DIR/NAME/VERSION.npz, in the order in which TFDS writes their records.
 
-Features, names and the order of records are those that TFDS itself would write; images are PNG. The archives lie in
-DIR/downloads/NAME until the folder stands; one that the user put there is checked, used and kept.
+A run on it is the same run as on the folder that TFDS prepares, DIR/NAME/VERSION. The archives lie in
+DIR/downloads/NAME until the file stands; one that the user put there is checked, used and kept.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
+import hashlib
 import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import UserError
-from ...files.atomic import sync_file, sync_folder
+from ...files.arrays import read_arrays
+from ...files.atomic import sync_folder
+from ...files.digests import array_digest, text_digest
 from ...files.locks import lock_file
-from ...machine import backend
 from ..progress import progress
 from .archives import OFFICIAL, Archive
 from .contents import Contents, read_contents
@@ -29,7 +29,8 @@ from .download import NotFetched, difference, fetch
 from .places import find_prepared
 
 _WAIT = 0.5  # seconds between looks at whether another process is done
-_CHUNK = 1024  # images that are encoded before they are written
+_SPLITS = ("train", "test")
+_ARRAYS = ("class_names", *(f"{split}_{what}" for split in _SPLITS for what in ("images", "labels")))
 
 
 def plan(root: Path, name: str) -> str:
@@ -38,11 +39,11 @@ def plan(root: Path, name: str) -> str:
     absent = [archive for archive in OFFICIAL[name].archives if not (place / archive.name).exists()]
     files = ", ".join(f"{each.name} ({_megabytes(each.bytes)}) from {each.addresses[0]}" for each in absent)
     fetching = f"fetch {files} to {place}, and " if absent else f"read {place}, and "
-    return f"not prepared yet: the run would {fetching}prepare {root / name}"
+    return f"not prepared yet: the run would {fetching}prepare {_file(root, name)}"
 
 
 def prepare(root: Path, name: str, download: bool = True) -> Path:
-    """The folder of an official set, which is prepared if it is not there; of several processes one does it."""
+    """Where an official set lies, which is prepared if it is not there; of several processes one does it."""
     place, archives = _downloads(root, name), OFFICIAL[name].archives
     if not download and not all((place / archive.name).exists() for archive in archives):
         raise _absent(root, name, "and data.download is false", "give `data.download True`")
@@ -55,14 +56,65 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
         time.sleep(_WAIT)
 
     with _report_system_errors(root, name), _lock(place, wait):
-        folder = find_prepared(root, name)
-        if folder is None:
+        found = find_prepared(root, name)
+        if found is None:
             _check_space(root, name)
             paths = [_archive(root, name, archive) for archive in archives]
-            folder = _write(root, name, read_contents(OFFICIAL[name], paths))
-            print(f"prepared {folder}", flush=True)
+            found = write_set(root, name, read_contents(OFFICIAL[name], paths))
+            print(f"prepared {found}", flush=True)
         _clear(place, archives)
-        return folder
+        return found
+
+
+def write_set(root: Path, name: str, contents: Contents) -> Path:
+    """Write the file of an official set, whose images and labels are in the order of its archives; returns its path."""
+    arrays = {"class_names": np.array(contents.names)}
+    for split, pixels in contents.pixels.items():
+        order = _order_of_records(split, len(pixels))
+        arrays[f"{split}_images"] = pixels.take(order, axis=0)
+        arrays[f"{split}_labels"] = contents.labels[split].take(order).astype(np.int32)
+    path = _file(root, name)
+    unfinished = path.with_suffix(".part")  # one that a killed process left is written over
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(unfinished, "wb") as file:
+            np.savez(file, digest=np.array(_digest(arrays)), **arrays)  # type: ignore[arg-type]  # see sources/index.py
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        sync_folder(path.parent)
+    finally:
+        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it holds a version of the set
+            path.parent.rmdir()
+    return path
+
+
+def read_set(path: Path) -> Contents:
+    """What `write_set` wrote, in the order of TFDS's records. Raises UserError where it is not as it was written."""
+    remedy = "restore it, or remove it to have it fetched again"
+    try:
+        arrays = read_arrays(path, ("digest", *_ARRAYS))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(path, f"cannot be read ({why})", remedy) from error
+    if str(arrays.pop("digest", "")) != _digest(arrays) or arrays.keys() != {*_ARRAYS}:
+        raise UserError(path, "is damaged: its digest is not that of its arrays", remedy)
+    pixels, labels = ({split: arrays[f"{split}_{what}"] for split in _SPLITS} for what in ("images", "labels"))
+    return Contents(pixels, labels, tuple(arrays["class_names"].tolist()))
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    return text_digest({name: array_digest(array) for name, array in arrays.items()})
+
+
+def _order_of_records(split: str, n: int) -> list[int]:
+    """The places in the archive of TFDS's n records, in their order: by the MD5 of the split's name and the place."""
+    return sorted(range(n), key=lambda i: hashlib.md5(f"{split}{i}".encode(), usedforsecurity=False).digest())
+
+
+def _file(root: Path, name: str) -> Path:
+    return root / name / f"{OFFICIAL[name].version}.npz"
 
 
 def clear_fetched(root: Path, name: str) -> None:
@@ -142,14 +194,14 @@ def _absent(root: Path, name: str, why: str, remedy: str) -> UserError:
         f"data.source {name}",
         f"is not prepared in {root} {why}",
         f"{remedy}, put {files} into {_downloads(root, name)}, or give `data.dir` the folder that holds "
-        f"{name}/VERSION/dataset_info.json",
+        f"{name}/VERSION.npz or {name}/VERSION/dataset_info.json",
     )
 
 
 def _check_space(root: Path, name: str) -> None:
     official, place = OFFICIAL[name], _downloads(root, name)
     fetched = sum(a.bytes for a in official.archives if not (place / a.name).exists() and not _part(place, a).exists())
-    needed = fetched + sum(official.splits.values()) * math.prod(official.shape)  # as PNG it takes less
+    needed = fetched + sum(official.splits.values()) * math.prod(official.shape)
     free = shutil.disk_usage(root).free
     if free < needed:
         raise UserError(
@@ -157,93 +209,6 @@ def _check_space(root: Path, name: str) -> None:
             f"has {_megabytes(free)} free but {name} needs up to {_megabytes(needed)}",
             "free some space there, or give `data.dir` another folder",
         )
-
-
-def _write(root: Path, name: str, contents: Contents) -> Path:
-    """Write a set's folder beside its place, and rename it when it is whole. Raises UserError and OSError."""
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.naming import ShardedFileTemplate
-    from tensorflow_datasets.core.splits import SplitDict, SplitInfo
-
-    builder = tfds.builder(name, data_dir=root, file_format="array_record")
-    for label, names in contents.names.items():
-        builder.info.features[label].names = names  # of which the builder has only the number
-    folder = root / name / str(builder.version)
-    if folder.exists():
-        raise UserError(folder, "has no dataset_info.json, so it is no prepared set", "remove it")
-    unfinished = folder.with_name(f"incomplete.{folder.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-    unfinished.mkdir(parents=True)
-    try:
-        files = ShardedFileTemplate(data_dir=unfinished, dataset_name=name, filetype_suffix="array_record")
-        splits = []
-        with progress(f"prepare  {name}", sum(map(len, contents.pixels.values())), "images") as advance:
-            done = 0
-            for split, pixels in contents.pixels.items():
-                path = unfinished / f"{name}-{split}.array_record-00000-of-00001"
-                size = _write_split(path, split, contents, advance, done)
-                done += len(pixels)
-                splits.append(
-                    SplitInfo(name=split, shard_lengths=[len(pixels)], num_bytes=size, filename_template=files)
-                )
-        builder.info.set_splits(SplitDict(splits))
-        builder.info.write_to_directory(unfinished)
-        for file in unfinished.iterdir():
-            sync_file(file)
-        sync_folder(unfinished)
-        os.rename(unfinished, folder)
-        sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it holds a version of the set
-            folder.parent.rmdir()
-    return folder
-
-
-def _write_split(path: Path, split: str, contents: Contents, advance: Callable[[int], None], before: int) -> int:
-    """Write the records of a split, in the order of TFDS's hash of their index; returns their bytes.
-
-    `advance` is called with the number of records that are written, `before` of them in other splits.
-    """
-    from array_record.python.array_record_module import ArrayRecordWriter
-    from tensorflow_datasets.core.hashing import Hasher
-
-    hasher = Hasher(split)
-    order = sorted(range(len(contents.pixels[split])), key=hasher.hash_key)
-    size = 0
-    try:
-        writer = ArrayRecordWriter(str(path), "group_size:1")  # the only group size that TFDS reads
-        with ThreadPoolExecutor(backend.cores(), thread_name_prefix="vit-jax-encode") as pool:
-            for start in range(0, len(order), _CHUNK):
-                for record in pool.map(lambda i: _record(contents, split, i), order[start : start + _CHUNK]):
-                    writer.write(record)
-                    size += len(record)
-                advance(before + min(start + _CHUNK, len(order)))
-        writer.close()
-    except RuntimeError as error:  # the writer's, for errors of the system, which it only tells in words
-        raise UserError(
-            path,
-            f"cannot be written ({str(error).partition(';')[0]})",
-            "free space or mend permissions there, or give `data.dir` another folder",
-        ) from error
-    return size
-
-
-def _record(contents: Contents, split: str, i: int) -> bytes:
-    """Example i of a split as a serialized tf.train.Example."""
-    from PIL import Image
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    pixels, png = contents.pixels[split][i], io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)).save(png, "png")
-    example = tf_example_pb2.Example()
-    feature = example.features.feature
-    feature["image"].bytes_list.value.append(png.getvalue())
-    for label, values in contents.labels[split].items():
-        feature[label].int64_list.value.append(int(values[i]))
-    if contents.numbered:
-        feature["id"].bytes_list.value.append(f"{split}_{i:05d}".encode())
-    return example.SerializeToString(deterministic=True)
 
 
 def _clear(place: Path, archives: Sequence[Archive]) -> None:

@@ -1,15 +1,20 @@
-"""Images of shards in blocks: whether training takes them so, and what reads them before they are needed."""
+"""Training on images of shards in blocks: neighbours that are read together, in a shuffled order, by one reader.
+
+Each epoch permutes the blocks, and shuffles the images of a few of them together (a window). Which images a step takes
+depends on the seed, the step and the blocks alone: not on hosts, threads or what was read before.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import Field, UserError
 from ..base import Rows
-from ..lanes import LaneOrder, Lanes
+from ..order import BLOCKS, WINDOWS, permutation
 from ..shards.ahead import Ahead, Batch, Run
 from ..shards.samples import KEPT
 from .config import FittedImages
@@ -20,13 +25,65 @@ from .sources.sharded import Sharded
 MANY = 20_000_000  # images beyond which shards are read in blocks, if nothing else is stated
 
 
+class Blocks(NamedTuple):
+    """The blocks of the examples to train on."""
+
+    starts: np.ndarray  # int64 [blocks + 1]: the first example of each, and n at the end
+    window: int  # blocks that are shuffled together
+
+
+class BlockOrder:
+    """Which examples a step takes, as a function of the seed and the step alone."""
+
+    def __init__(self, blocks: Blocks, batch: int, seed: int):
+        self.starts, self.window, self.batch, self.seed = *blocks, batch, seed
+        self.n = int(blocks.starts[-1])
+        self.steps_per_epoch = self.n // batch
+        self._epoch = functools.lru_cache(maxsize=2)(self._permute)  # two threads may be in two epochs
+        self._window = functools.lru_cache(maxsize=4)(self._shuffle)
+
+    def indices(self, step: int) -> np.ndarray:
+        """int64 [batch]: the examples of a step, counted from 0."""
+        return self.read(step)[:, 0]
+
+    def read(self, step: int) -> np.ndarray:
+        """int64 [batch, 4]: the examples of a step; of each where the part of its block that the epoch takes begins and
+        ends, and the step after the last that takes any of its window.
+        """
+        epoch, i = divmod(step, self.steps_per_epoch)
+        blocks, ends = self._epoch(epoch)
+        places = np.arange(i * self.batch, (i + 1) * self.batch)  # in the stream of the epoch
+        windows = -(-(np.searchsorted(ends, places, "right") - 1) // self.window)  # the first has one block only
+        at, stop = np.empty_like(places), np.empty_like(places)
+        for k in np.unique(windows).tolist():
+            start, order = self._window(epoch, k)
+            at[windows == k] = start + order[places[windows == k] - start]
+            stop[windows == k] = start + len(order)
+        j = np.searchsorted(ends, at, "right") - 1
+        offset = self.starts[blocks[j]] - ends[j]
+        high = np.minimum(ends[j + 1], self.steps_per_epoch * self.batch)
+        last = epoch * self.steps_per_epoch + -(-stop // self.batch)
+        return np.stack([at + offset, ends[j] + offset, high + offset, last], 1)
+
+    def _permute(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The blocks of an epoch in their order, int64 [blocks], and where each begins in it, and n, [blocks + 1]."""
+        blocks = permutation(len(self.starts) - 1, BLOCKS, epoch, self.seed)
+        return blocks, np.cumsum(np.concatenate([[0], np.diff(self.starts)[blocks]]))
+
+    def _shuffle(self, epoch: int, k: int) -> tuple[int, np.ndarray]:
+        """Where window k begins in the stream of an epoch, and the place from there of each of its examples, [m]."""
+        _, ends = self._epoch(epoch)
+        first, last = (min(max(1 + i * self.window, 0), len(ends) - 1) for i in (k - 1, k))
+        start, stop = int(ends[first]), min(int(ends[last]), self.steps_per_epoch * self.batch)
+        return start, permutation(stop - start, WINDOWS, epoch, self.seed, 0, k)
+
+
 def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -> np.ndarray | None:
     """The block of each image of train, int64 [n], where training reads in blocks; else None."""
     if not isinstance(train, Sharded):
-        for name in ("order", "lanes"):
-            if value := getattr(data, name):
-                what = f"is {value}, and data.source {data.source} has no shards"
-                raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:, parquet: or mds:PATTERN")
+        if data.order:
+            what = f"is {data.order}, and data.source {data.source} has no shards"
+            raise UserError(Field("data.order"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
         return None
     many = len(train.labels) > MANY or train.samples.groups > KEPT
     if data.order == "global" or not (data.order or many):
@@ -37,17 +94,16 @@ def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -
     return train.samples.blocks(data.block)
 
 
-def lanes_of(data: FittedImages, blocks: np.ndarray) -> Lanes:
-    """How training examples with these blocks, int64 [n], ascending, are read."""
-    starts = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))
-    return Lanes(starts, data.lanes, data.window)
+def blocks_of(data: FittedImages, blocks: np.ndarray) -> Blocks:
+    """The blocks of training examples: of each its own, int64 [n], ascending."""
+    return Blocks(np.flatnonzero(np.diff(blocks, prepend=-1, append=-1)), data.window)
 
 
 def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
     """What reads the images of training batches before they are needed; None where these do not come in blocks. Shapes:
     of int [n].
     """
-    if not isinstance(order, LaneOrder) or not isinstance(images.examples, Sharded) or images.in_memory:
+    if not isinstance(order, BlockOrder) or not isinstance(images.examples, Sharded) or images.in_memory:
         return None
 
     def batch(step: int) -> Batch:

@@ -71,13 +71,7 @@ class FittedImages(DataConfig):
         "together and nearly in sequence; empty: blocks of parquet with more than four row groups and of more than 20 "
         "million images, else global",
     )
-    lanes: int = identity(
-        0,
-        "of blocks: streams that are read side by side, each giving as many images of a batch; 0: one for each image "
-        "of a batch, which mixes best",
-        at_least=0,
-    )
-    window: int = identity(4, "of blocks: how many blocks of a lane are shuffled together", at_least=1)
+    window: int = identity(4, "of blocks: how many blocks are shuffled together", at_least=1)
     block: int = identity(16, "of blocks: neighbours in one; of parquet they are its row groups", at_least=1)
     memory: float = execution(
         4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0
@@ -90,11 +84,6 @@ class FittedImages(DataConfig):
     )
     read_ahead: float = execution(
         1.0, "of blocks: gigabytes of encoded images that are read before they are needed", at_least=0
-    )
-    disk_cache: float = execution(
-        0.0,
-        "of shards at a URL: gigabytes of them that are kept on this machine's disk, in the user's cache",
-        at_least=0,
     )
 
     def paths(self) -> list[Path]:
@@ -117,8 +106,7 @@ class ImageData(FittedImages):
         "digits, cifar10, cifar100, mnist, fashion_mnist, another prepared TFDS set, folder:PATH or URL, FILE.npz, or "
         "csv:FILE[:FOLDER], a table of labels (also metadata.jsonl) whose images lie in FOLDER, or beside it; "
         "wds:PATTERN, tars of webdataset, such as train-{0000..0131}.tar, train-*.tar, or a .txt that lists them; "
-        "parquet:PATTERN, likewise, as datasets of Hugging Face are stored; mds:PATTERN, those of MosaicML's "
-        "streaming, or the index.json that lists them",
+        "parquet:PATTERN, likewise, as datasets of Hugging Face are stored",
         place=True,
     )
     target: Target = identity(

@@ -19,7 +19,7 @@ from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
 from ..base import Given
 from ..unreadable import left_out, refuse_unreadable, stood_in
-from .blocks import blocks_in, lanes_of
+from .blocks import blocks_in, blocks_of
 from .config import ImageData
 from .held_out import hold_out_splits, unlabelled_remarks
 from .labels import labels_of
@@ -81,7 +81,7 @@ def open_images(
         data.sampling,
         source.stands_in,
         {name: loaded[name].listing for name in loaded},
-        None if blocks is None else lanes_of(data, blocks[splits["train"].rows]),
+        None if blocks is None else blocks_of(data, blocks[splits["train"].rows]),
     )
 
 

@@ -245,7 +245,9 @@ class Images:
 
 
 def check_ranges(data: FittedImages, images: Mapping[str, Images], loaded: Mapping[str, Loaded]) -> tuple[str, ...]:
-    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or that of their kind, is not theirs."""
+    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or that of their kind, is not
+    theirs.
+    """
     held, misfits = [], []
     for split, found in loaded.items():
         rows = np.delete(np.arange(len(found.extents)), [*found.unreadable])

@@ -189,6 +189,8 @@ class Preprocess:
             if math.prod(scaled) > LARGEST_SCALED:
                 return resized_part(image, scaled, part, self.interpolation)
             return image.resize(scaled, kernel).crop(part)
+        if self.fit != "pad":
+            raise ValueError(f"fit {self.fit}")
         scale = min(w / width, h / height)
         image = image.resize((max(1, round(width * scale)), max(1, round(height * scale))), kernel)
         canvas = Image.new(image.mode, (w, h), (self.background,) * self.channels)

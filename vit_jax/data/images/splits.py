@@ -10,11 +10,10 @@ import numpy as np
 
 from ...config.outputs import Outputs
 from ..base import Rows, same_content
-from ..lanes import LaneOrder, Lanes
 from ..listing import Listing
 from ..order import Order, SampledOrder, Sampling, count_taken
 from ..shards.ahead import Ahead
-from .blocks import read_ahead, read_in_order
+from .blocks import BlockOrder, Blocks, read_ahead, read_in_order
 from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
@@ -97,7 +96,7 @@ class Dataset:
     sampling: Sampling = "natural"
     stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
     listings: Mapping[str, Listing] = field(default_factory=dict)
-    lanes: Lanes | None = None  # of training in blocks
+    blocks: Blocks | None = None  # where training reads in blocks
     # What the loss needs of the labels of train, as entries of the metadata: {name: a number for each output}.
     of_loss: Mapping[str, list[float]] = field(default_factory=dict)
 
@@ -128,11 +127,11 @@ class Dataset:
         """{the setting: examples of a training batch}, for the message if that cannot be divided."""
         return {f"batch {batch}": batch}
 
-    def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder | LaneOrder:
+    def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder | BlockOrder:
         """The order of training."""
         n = count_taken(len(self.splits["train"]), batch, batches)
-        if self.lanes is not None and not batches:
-            return LaneOrder(self.lanes, batch, seed)
+        if self.blocks is not None and not batches:
+            return BlockOrder(self.blocks, batch, seed)
         if self.sampling != "natural" and not batches:
             return SampledOrder(self.splits["train"].labels, batch, seed, self.sampling)
         return Order(n, batch, seed, repeats=1 if batches else self.repeats)

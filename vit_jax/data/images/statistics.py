@@ -43,6 +43,8 @@ def statistics(
             )
         mean, std = _IMAGENET
         return (mean, std) if channels == 3 else ((sum(mean) / 3,), (sum(std) / 3,))
+    if normalize != "set":
+        raise ValueError(f"normalize {normalize}")
     known = _KNOWN.get(source.partition(":")[0])
     if known and preprocess.leaves_unchanged(*known[0]):
         return known[1:]

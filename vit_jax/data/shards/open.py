@@ -1,21 +1,25 @@
-"""Open the shards that a source names: wds:PATTERN, tars of webdataset, parquet:PATTERN, or mds:PATTERN."""
+"""Open the shards that a source names: wds:PATTERN, tars of webdataset, or parquet:PATTERN."""
 
 from __future__ import annotations
 
 import os
 
+from ...config.gone import instead_of
+from ...errors import UserError
 from .index import open_indexes
-from .mds import scan_mds
 from .parquet import scan_parquet
 from .pattern import find_shards
 from .samples import Samples
 from .tar import scan_tar
 
-SCANS = {"wds:": scan_tar, "parquet:": scan_parquet, "mds:": scan_mds}  # {how a source begins: what reads a shard}
+SCANS = {"wds:": scan_tar, "parquet:": scan_parquet}  # {how a source begins: what reads a shard}
+MDS = "mds:"  # began the shards of MosaicML's streaming
 
 
 def names_shards(source: str) -> bool:
-    """Whether a data.source names shards."""
+    """Whether a data.source names shards. Raises UserError of a kind that is read no more."""
+    if source.startswith(MDS):
+        raise UserError(source, "names shards of MDS, which are not read", instead_of(MDS))
     return source.startswith(tuple(SCANS))
 
 

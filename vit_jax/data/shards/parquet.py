@@ -16,10 +16,8 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.stores.base import Store
-from .disk import Disk
 from .index import Index, edge_digest, read_edge
 
-Readable = Store | Disk
 IMAGES = ("image", "img", "images", "bytes")  # columns of images, where no feature says which it is
 _END = b"PAR1"
 _AGAIN = "write it again, or fetch it again whole"
@@ -49,7 +47,7 @@ def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
     return Index(name, size, tag, edge_digest(edge), (), starts, sizes, groups, texts, column, classes)
 
 
-def read_group(store: Readable, index: Index, group: int) -> list[bytes]:
+def read_group(store: Store, index: Index, group: int) -> list[bytes]:
     """The images of a group of rows."""
     where = f"{store.url}/{index.name}"
     with _opened(where, store, index.name, index.size, index.tag) as file:
@@ -66,7 +64,7 @@ def read_group(store: Readable, index: Index, group: int) -> list[bytes]:
 class _Ranges(io.RawIOBase):
     """A file that is read by ranges of an object."""
 
-    def __init__(self, store: Readable, name: str, size: int, tag: str):
+    def __init__(self, store: Store, name: str, size: int, tag: str):
         self._store, self._name, self._size, self._tag, self._at = store, name, size, tag, 0
 
     def readable(self) -> bool:
@@ -90,7 +88,7 @@ class _Ranges(io.RawIOBase):
 
 
 @contextmanager
-def _opened(where: str, store: Readable, name: str, size: int, tag: str) -> Iterator[Any]:
+def _opened(where: str, store: Store, name: str, size: int, tag: str) -> Iterator[Any]:
     """A parquet file, open. Raises UserError where it cannot be read."""
     import pyarrow
     import pyarrow.parquet

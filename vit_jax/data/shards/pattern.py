@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import posixpath
 import re
@@ -20,8 +19,7 @@ _GLOB = re.compile(r"[*?\[]")
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _LIST = 64 << 20  # bytes of a file that lists shards
-MDS = "index.json"  # lists the shards beside it
-_LISTS = (".txt", ".list", MDS)
+_LISTS = (".txt", ".list")
 INDEX = ".index.npz"  # ends the name of a shard's index, which lies beside it
 
 
@@ -96,32 +94,11 @@ def _listed(path: str, place: str) -> list[str]:
     else:
         folder = os.path.dirname(file)
         content = read_regular(os.path.expanduser(file), _LIST, "give a file with the path of a shard in each line")
-    if path.endswith(MDS):
-        folder = folder if is_remote(folder) else os.path.abspath(os.path.expanduser(folder))
-        return [_join(folder, name) for name in _of_mds(file, content)]
     lines = [line.strip() for line in content.decode("utf-8", "surrogateescape").splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
         raise UserError(show_path(file), "lists no shards", "write the path of one in each line")
     return [line if place or is_remote(line) else _join(folder, line) for line in lines]
-
-
-def _of_mds(file: str, content: bytes) -> list[str]:
-    """The names of the shards of an MDS index. Raises UserError."""
-    try:
-        shards = json.loads(content)["shards"]
-        packed = any(shard.get("zip_data") for shard in shards)
-        names = [str(shard["raw_data"]["basename"]) for shard in shards]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            show_path(file), "is no index of MDS (shards, raw_data, basename)", "give such a one"
-        ) from error
-    if packed:
-        what = "its shards are compressed, so that no image in them can be read by itself"
-        raise UserError(show_path(file), what, "write them with compression None")
-    if not names:
-        raise UserError(show_path(file), "lists no shards", "give one that does")
-    return names
 
 
 def _join(place: str, path: str) -> str:

@@ -15,7 +15,6 @@ from ...errors import UserError
 from ...files.digests import array_digest, text_digest
 from ...files.stores.base import Store
 from ..images.config import SPLITS
-from .disk import Disk
 from .index import Index
 from .parquet import read_group
 
@@ -30,7 +29,6 @@ class Samples:
         self.store, self.indexes, self.titles, self.title = store, [*indexes], [*titles], title
         self.first = np.cumsum([0, *map(len, indexes)])  # int64 [shards + 1]: the number of each shard's first sample
         self._firsts = self.first.tolist()
-        self.disk: Disk | None = None  # what reads of the store are kept on
         self._lock = threading.Lock()
         self._groups: dict[Place, Future[list[bytes]]] = {}  # {(shard, group of rows): its images}
 
@@ -78,7 +76,7 @@ class Samples:
             return self._read_rows(shard, low, high)
         starts, stops = index.starts[low:high], (index.starts + index.sizes)[low:high]
         begin = int(starts.min())
-        content = (self.disk or self.store).read(index.name, begin, int(stops.max()), index.tag)
+        content = self.store.read(index.name, begin, int(stops.max()), index.tag)
         return [content[a:b] for a, b in zip((starts - begin).tolist(), (stops - begin).tolist(), strict=True)]
 
     def _read_rows(self, shard: int, low: int, high: int) -> list[bytes]:
@@ -102,7 +100,7 @@ class Samples:
                 del self._groups[next(iter(self._groups))]
         if mine:
             try:
-                reading.set_result(read_group(self.disk or self.store, self.indexes[shard], group))
+                reading.set_result(read_group(self.store, self.indexes[shard], group))
             except BaseException as error:
                 reading.set_exception(error)
         return reading.result()

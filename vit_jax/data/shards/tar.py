@@ -15,10 +15,12 @@ import numpy as np
 from ...errors import UserError
 from ...files.stores.base import Store
 from ..images.preprocess import EXTENSIONS
-from .content import AGAIN, FAR, PACKED, Content
 from .index import Index, edge_digest, read_edge
 
 BLOCK = 512
+PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
+NEAR, FAR = 1 << 16, 8 << 20  # bytes that are read at once, of a file and of a store
+AGAIN = "write it again, or fetch it again whole"
 REGULAR, LONG_NAME, EXTENDED, SPARSE = (b"0", b"\0", b"7"), b"L", b"x", b"S"
 _TEXT = 1 << 20  # bytes of a text
 _TEXTS = re.compile(r"(?:.*\.)?(cls|json|txt|text|captions?|transcript)")
@@ -31,6 +33,24 @@ class Member(NamedTuple):
     name: str
     start: int  # of its content
     size: int
+
+
+class Content:
+    """The bytes of a shard, read from front to back."""
+
+    def __init__(self, store: Store, name: str, size: int, tag: str):
+        self.store, self.name, self.size, self.tag = store, name, size, tag
+        self.kept: dict[int, bytes] = {}  # {start: content} of texts
+        self._start, self._held = 0, b""
+        self._step = NEAR if store.local else FAR
+
+    def read(self, start: int, size: int) -> bytes:
+        """Bytes of it, fewer at its end."""
+        stop = min(start + size, self.size)
+        if not self._start <= start <= stop <= self._start + len(self._held):
+            self._start = start
+            self._held = self.store.read(self.name, start, min(max(stop, start + self._step), self.size), self.tag)
+        return self._held[start - self._start : stop - self._start]
 
 
 def scan_tar(store: Store, name: str, size: int, tag: str) -> Index:

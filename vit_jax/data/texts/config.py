@@ -34,7 +34,7 @@ class SentenceData(DataConfig):
         "numbers",
         "numbers (generated); pairs:FROM-TO:FOLDER (files train.FROM and train.TO, one sentence per line); or, "
         "of which validation and test are held out, pairs:FILE,FILE or tsv:FILE (source, tab, target); "
-        "wds:FROM-TO:PATTERN, parquet: or mds: likewise (shards with the texts FROM and TO); texts:PATH (a file, or a "
+        "wds:FROM-TO:PATTERN, parquet: likewise (shards with the texts FROM and TO); texts:PATH (a file, or a "
         "folder of .txt files, one text per line) to pretrain on, with corrupt",
         place=True,
     )
@@ -72,12 +72,10 @@ class SentenceData(DataConfig):
         "where BLEU splits texts into words: as 13a, which is for raw text; or none: at spaces alone, in lower case, "
         "for files whose text is split into tokens already",
     )
-    corrupt: Literal["none", "spans", "ul2"] = identity(
+    corrupt: Literal["none", "spans"] = identity(
         "none",
         "of texts:PATH: what is taken out of a text and has to be said: spans, which sentinels of the tokenizer stand "
-        "for (span corruption, as T5); ul2: of each text in each epoch that (15 % of the tokens in spans of 3, after "
-        "[NLU]), or much of it (50 % in spans of 3, or 15 % in spans of 32, after [NLG]), or all from some place on "
-        "(after [S2S]), a third each. Longer texts are cut into several",
+        "for (span corruption, as T5). Longer texts are cut into several",
     )
     corrupt_rate: float = identity(0.15, "with corrupt spans: the share of tokens that is taken out", above=0, below=1)
     corrupt_length: float = identity(3.0, "with corrupt spans: mean tokens of a span; ByT5: 20", at_least=1)

@@ -39,8 +39,8 @@ class Denoised(Sentences):
 
     def _size(self, length: int) -> int:
         """The most ids of a source or of a decoder's inputs that a text of a length becomes."""
-        sizes = [d.sizes(length) for d in self.corruption.denoisers]
-        return max(max(source + len(self.after), target + 1) for source, target in sizes)
+        source, target = self.corruption.sizes(length)
+        return max(source + len(self.after), target + 1)
 
     def __len__(self) -> int:
         return len(self.flat)

@@ -19,7 +19,7 @@ from ...data.captions.open import CaptionedImages, open_captions, open_other_cap
 from ...data.captions.split import Captions
 from ...data.images.preprocess import Preprocess
 from ...data.other import Other
-from ...explain.methods import BATCH, STEPS
+from ...explain.methods import STEPS
 from ...figures.attention import draw_words
 from ...figures.explanation import KEY, overlaid
 from ...figures.kept import Section, keep_attention, keep_sections
@@ -131,7 +131,7 @@ class Caption(Captioning):
                 draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
         keep_attention(plots, caption, examples)
         first = images[:1]
-        said, counted = explained(self, network, self.inputs({"image": first}, network.dtype)[0], "ig", STEPS, BATCH)
+        said, counted = explained(self, network, self.inputs({"image": first}, network.dtype)[0], "ig", STEPS)
         name = split.name(0)
         pictures = [(name, word, overlaid(visible(first)[0], each)) for word, each in zip(said, counted, strict=True)]
         about = f"{caption}: {truth[0]}; integrated gradients of each word; {KEY}"

@@ -12,7 +12,6 @@ import numpy as np
 from jax import Array
 
 from ...data.captions.vectors import Vector, checked_vectors, vectors_in
-from ...explain.methods import BATCH as EXPLAINED
 from ...explain.methods import STEPS, Method
 from ...explain.tokens import explain_caption
 from ...figures.attention import draw_words
@@ -101,16 +100,16 @@ class Describer(CaptionWriter, ImagePredictor):
 
     @with_fixed_settings
     def explain(
-        self, images: Any, method: Method = "ig", class_name: str = "", steps: int = STEPS, batch: int = EXPLAINED
+        self, images: Any, method: Method = "ig", class_name: str = "", steps: int = STEPS, batch: int = 1
     ) -> CaptionExplanation:
         """Which part of each image counted for each token of its caption.
 
         Args:
             images: one or several; one is explained as a list of one.
-            method: ig, chefer, rollout or occlusion, as of `Classifier.explain`.
+            method: ig or rollout, as of `Classifier.explain`.
             class_name: there are no classes to name.
             steps: of integrated gradients, each a pass forward, and one back for each token.
-            batch: images that occlusion computes at a time.
+            batch: has no effect.
 
         Returns:
             CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
@@ -119,11 +118,11 @@ class Describer(CaptionWriter, ImagePredictor):
             UserError: an image cannot be used, or there is no such method.
         """
         self.check_explained(method, class_name)
-        check_positive(steps=steps, batch=batch)
+        check_positive(steps=steps)
         several, _ = self.listed(images)
         pixels = self.pixels(several)
         inputs = self.normalised(pixels)
-        each = (explained(self.task, self.model, image, method, steps, batch) for image in inputs)
+        each = (explained(self.task, self.model, image, method, steps) for image in inputs)
         tokens, maps = zip(*each, strict=True)
         return CaptionExplanation(method, names_of(several), tokens, maps, pixels)
 
@@ -207,7 +206,7 @@ def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list
 
 
 def explained(
-    task: Captioning, network: Captioner, image: Array, method: Method, steps: int, batch: int
+    task: Captioning, network: Captioner, image: Array, method: Method, steps: int
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Which patches of an image counted for each token of its caption: image [h, w, C] -> (the T tokens, float64 [T,
     gh, gw]).
@@ -215,7 +214,7 @@ def explained(
     search = task.search
     row = np.asarray(captured_inputs(network, image[None], search, ())[0][0])
     given, said, count = given_and_said(search.ids, row, search.length)
-    maps = explain_caption(network, image, given, said, method, steps, batch)[:count]
+    maps = explain_caption(network, image, given, said, method, steps)[:count]
     return tuple(tokens_and_end(task.target, row)), maps
 
 

@@ -12,7 +12,7 @@ from jax import Array
 from ...config.nearest import nearest
 from ...errors import Field, UserError
 from ...explain.images import explain_images, grid_of, logits_of
-from ...explain.methods import BATCH, OF_ATTENTION, STEPS, Method
+from ...explain.methods import BATCH, STEPS, Method
 from ...explain.scores import insertion_deletion, random_relevance
 from ...figures.explanation import KEY, overlaid
 from ...figures.kept import Section
@@ -124,7 +124,7 @@ def measure(
         if not kind.has_probabilities:
             empty = float(value_of(np.zeros((batch, *image.shape), image.dtype))[0])
             way = value - empty or np.nan
-        towards = np.sign(way) if method not in OF_ATTENTION and way < 0 else 1.0  # what lowers a number counts, too
+        towards = np.sign(way) if method == "ig" and way < 0 else 1.0  # what lowers a number counts, too
         own, other = (insertion_deletion(value_of, image, each, batch) for each in (towards * cells, noise))
         rows.append([(own[0] - empty) / way, (own[1] - empty) / way, (other[0] - other[1]) / way])
     insertion, deletion, random = np.array(rows).T

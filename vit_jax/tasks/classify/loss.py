@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from ...augmentation.config import ImageAugment
@@ -19,15 +20,12 @@ LOSSES: Mapping[str, tuple[str, ...]] = {
 }
 # Fields of a loss that not every kind has, beside its name: {field: the kinds that have it}.
 _OF = {"class_weights": ("class", "set"), "prior": ("class",), "focal": ("class", "set")}
-# What moves or covers a part of an image, or mixes two: {field of augment: its value where it does nothing}.
-_MOVES = {
-    **{"crop_padding": 0, "scale": (1.0, 1.0), "flip": False, "policy": "none"},
-    **{"erase": 0.0, "mixup": 0.0, "cutmix": 0.0},
-}
 
 
 def check_loss(run: RunConfig, kind: str) -> None:
-    """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes others."""
+    """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes
+    others.
+    """
     data, augment = run.data, run.augment
     assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
     if kind:
@@ -88,10 +86,14 @@ def _excluded(
 
 def _check_augment(augment: ImageAugment) -> None:
     """Raise UserError where augmentation may change the numbers of an image, unless the user says that it does not."""
-    on = {name: getattr(augment, name) for name, off in _MOVES.items() if getattr(augment, name) != off}
+    on = [
+        f
+        for f in fields(augment)
+        if "not_drawn" not in f.metadata.get("marks", ()) and getattr(augment, f.name) != f.default
+    ]
     if on and not augment.with_numbers:
-        (name, value), *_ = on.items()
-        off = ", ".join(f"augment.{each} to {show_value(_MOVES[each])}" for each in on)
+        name, value = on[0].name, getattr(augment, on[0].name)
+        off = ", ".join(f"augment.{each.name} to {show_value(each.default)}" for each in on)
         raise UserError(
             Field(f"augment.{name}"),
             f"is {show_value(value)}, but data.target is number, "

@@ -213,11 +213,17 @@ class Classifier(ImagePredictor):
 
     @with_fixed_settings
     def write_features(
-        self, inputs: Sequence[Any], path: Path, blocks: Sequence[int] = (), norm: bool = True, batch: int = BATCH
+        self,
+        inputs: Sequence[Any],
+        path: Path,
+        blocks: Sequence[int] = (),
+        norm: bool = True,
+        batch: int = BATCH,
+        **more: Any,
     ) -> str:
         """Write `features` of image files, and "files", their names, to a .npz, one batch in memory at a time."""
         numbers, names = block_numbers(blocks, self.layers), [str(file) for file in inputs]
-        written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names)
+        written = write_npz(path, self._features(inputs, numbers, norm, batch), len(inputs), files=names, **more)
         arrays = ", ".join(f"{name} {list(shape)}" for name, shape in written.items())
         return f"{path}: {arrays}"
 
@@ -235,9 +241,8 @@ class Classifier(ImagePredictor):
 
         Args:
             images: one or several, as `ImagePredictor` takes them; one is explained as a list of one.
-            method: ig (integrated gradients from the mean that images are normalised by, signed), chefer (attention
-                weighted by gradients), rollout (attention alone, which is blind to the class) or occlusion (what hiding
-                a patch changes, signed).
+            method: ig (integrated gradients from the mean that images are normalised by, signed) or rollout (attention
+                alone, which is blind to the class).
             class_name: the class, label or number to explain; empty: the most probable of each image.
             steps: of integrated gradients, each a pass forward and back.
             batch: how many images are computed at a time.

@@ -169,7 +169,7 @@ def check_corrupt(data: SentenceData) -> None:
     texts, kind = data.source.startswith(TEXTS), data.corrupt
     if texts and kind == "none":
         what = "is none, but texts have no targets of their own"
-        raise UserError(Field("data.corrupt"), what, "give spans or ul2, or name pairs as data.source")
+        raise UserError(Field("data.corrupt"), what, "give spans, or name pairs as data.source")
     if kind != "none" and not texts and data.source not in ("", NO_DATA):  # "": it has to be given yet
         what = f"is {kind}, but data.source {data.source[:60]} has pairs"
         raise UserError(Field("data.corrupt"), what, "leave it out, or give texts:FILE or texts:FOLDER")

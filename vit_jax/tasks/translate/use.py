@@ -206,8 +206,7 @@ class Translator(Writer):
 
         Args:
             texts: one or several; one is explained as a list of one.
-            method: ig, chefer, rollout or occlusion, as of `Classifier.explain`; ig and occlusion put the mean of the
-                embedding's table in the place of a token.
+            method: ig or rollout, as of `Classifier.explain`; the baseline of ig is the mean of the embedding's table.
             class_name: there are no classes to name.
             steps: of integrated gradients, each a pass forward, and one back for each token.
             batch: has no effect.

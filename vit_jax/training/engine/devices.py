@@ -132,7 +132,9 @@ class Devices:
         return contextlib.nullcontext()
 
     def shapes(self, tree: Any, shardings: Any) -> Any:
-        """The shapes of a tree of arrays, or of shapes, as arrays that lie so would have them, of which there are none."""
+        """The shapes of a tree of arrays, or of shapes, as arrays that lie so would have them, of which there are
+        none.
+        """
 
         def shape(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=sharding)
@@ -150,7 +152,9 @@ class Devices:
         )
 
     def broadcast(self, tree: Any | None, shapes: Any) -> Any:
-        """A tree that host 0 has, on the devices of all, as `shardings_of` says. Arrays go one at a time, to the bit."""
+        """A tree that host 0 has, on the devices of all, as `shardings_of` says. Arrays go one at a time, to the
+        bit.
+        """
         self.hosts.barrier()
         leaves, structure = jax.tree.flatten(shapes)
         given = leaves if tree is None else jax.tree.leaves(tree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ class Engine(Step):
         if run.parallel == "pmap":
             self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
             self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
-        else:
+        elif run.parallel == "jit":
             # With fixed shardings of the outputs, the second step does not compile again.
             shardings: Any = self.devices.replicated
             if run.fsdp > 1:
@@ -49,9 +49,13 @@ class Engine(Step):
             self.compiled = self.devices.compiled(compiled, batch_at=1)
             compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings, **how)
             self.compiled_together = self.devices.compiled(compiled, batch_at=1)
+        else:
+            assert_never(run.parallel)
 
     def in_stage(self, run: RunConfig, definition: Any) -> Engine:
-        """The step of a stage of the run, in which its network drops at other rates; states and devices are the same."""
+        """The step of a stage of the run, in which its network drops at other rates; states and devices are the
+        same.
+        """
         stage = copy.copy(self)
         vars(stage).pop("attention", None)
         stage.run, stage.definition = run, definition

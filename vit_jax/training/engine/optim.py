@@ -7,7 +7,7 @@ conversion. The directions of an update are those of optax, and for Muon those o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from ...config.groups import (
 )
 from ...config.network import NetworkConfig
 from ...config.parameters import ZEROS, Parameter
-from ...config.run import BY_LENGTH, OptimConfig
+from ...config.run import BY_LENGTH, DECOUPLED, OptimConfig
 from ...config.trees import Tree, flatten, partition, unflatten
 from ...errors import ArgumentError, Field, UserError
 from .kernels import Kernels
@@ -38,7 +38,6 @@ from .muon import scale_by_muon
 Schedule = Callable[[Array | int], Array]
 Arrays = dict[str, Array]  # by dotted names
 PLAIN = Kernels()
-DECOUPLED = ("adamw", "muon", "lion")  # weight decay is no part of the gradient
 
 
 # ------------------------------------------------------------------------------------ schedules
@@ -60,12 +59,15 @@ def learning_rate(c: OptimConfig, steps: int, steps_per_epoch: int) -> Schedule:
 
     def schedule(step: Array | int) -> Array:
         t = jnp.asarray(step, float)
-        share = jnp.ones_like(t)
         if c.schedule == "cosine":
             progress = jnp.clip((t - warmup) / max(steps - warmup, 1), 0, 1)
             share = c.final + (1 - c.final) * (1 + jnp.cos(math.pi * progress)) / 2
-        if c.schedule == "inverse_sqrt":
+        elif c.schedule == "inverse_sqrt":
             share = jnp.sqrt(max(warmup, 1) / (t + 1))
+        elif c.schedule == "constant":
+            share = jnp.ones_like(t)
+        else:
+            raise ValueError(f"schedule {c.schedule}")
         return c.lr * jnp.where(t < warmup, (t + 1) / max(warmup, 1), share)
 
     return schedule
@@ -94,42 +96,6 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
 def cycled_momentum(c: OptimConfig, steps: int) -> Schedule:
     """Of cycle_momentum: beta1 or the momentum as a function of the step, opposite to the rate."""
     return one_cycle(steps, c.pct_start, c.max_momentum, c.base_momentum, c.max_momentum)
-
-
-class Part(NamedTuple):
-    """A segment of a run, as schedules see it."""
-
-    after: int  # the step after which it begins
-    steps: int  # the length of the run with it
-    continuation: str  # constant, again or extended; empty in the first
-
-
-def over_parts(parts: Sequence[Part], of_length: Callable[[int], Schedule], by_length: bool) -> Schedule:
-    """The schedule of a run that went on after its end."""
-    whole, plain = of_length(parts[0].steps), not by_length
-    for part in parts[1:]:
-        plain = plain and part.continuation == "extended"  # then it is the same function
-        whole = whole if plain else _continued(whole, part, of_length)
-    return whole
-
-
-def _continued(before: Schedule, part: Part, of_length: Callable[[int], Schedule]) -> Schedule:
-    """A schedule, and from a part of the run on what follows it."""
-    if part.continuation == "constant":
-        after = _constant(float(before(max(part.after - 1, 0))))
-    elif part.continuation == "again":
-        after = _later(of_length(part.steps - part.after), part.after)
-    else:
-        after = of_length(part.steps)
-    return lambda step: jnp.where(jnp.asarray(step) < part.after, before(step), after(step))
-
-
-def _constant(value: float) -> Schedule:
-    return lambda step: jnp.full_like(jnp.asarray(step, float), value)
-
-
-def _later(schedule: Schedule, after: int) -> Schedule:
-    return lambda step: schedule(step - after)
 
 
 # ----------------------------------------------------------- optimizers: the direction of an update
@@ -174,7 +140,7 @@ def optimizer(
     """An optimizer of `train` for a training loop of one's own, with its schedule, decay, clipping and freezing.
 
     Args:
-        config: the name of an optimizer (sgd, momentum, adam, adamw, muon or lion) or the config of one, such as
+        config: the name of an optimizer, as `--optim.name` takes it, or the config of one, such as
             `vit_jax.preset("digits").run.optim`.
         steps: the length of the run, in updates: the schedules cosine and one_cycle change the rate over it.
         steps_per_epoch: the length of an epoch, in updates, for `warmup` and `freeze_epochs`, which count epochs.
@@ -236,14 +202,12 @@ class Optimizer:
         steps: int,
         steps_per_epoch: int,
         table: Mapping[str, Parameter] | None = None,
-        parts: Sequence[Part] = (),
     ):
         self.config, self.steps_per_epoch, self.table = config, steps_per_epoch, table
-        parts, by_length = parts or [Part(0, steps, "")], config.schedule in BY_LENGTH
-        self.learning_rate = over_parts(parts, lambda n: learning_rate(config, n, steps_per_epoch), by_length)
+        self.learning_rate = learning_rate(config, steps, steps_per_epoch)
         self.momentum = None
         if config.schedule == "one_cycle" and config.cycle_momentum:
-            self.momentum = over_parts(parts, lambda n: cycled_momentum(config, n), by_length)
+            self.momentum = cycled_momentum(config, steps)
         self.release = round(config.freeze_epochs * steps_per_epoch)  # the first step at which all parameters train
 
     def init(self, params: Any) -> OptimizerState:

@@ -143,7 +143,9 @@ class Step:
         )(auxiliary, state.parameters, batch, keys)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, auxiliary: Tree) -> Batch:
-        """The batch after `Task.prepare`, cut for the devices: batch [B, ...] -> {name: [devices, B / devices, ...]}."""
+        """The batch after `Task.prepare`, cut for the devices: batch [B, ...] -> {name: [devices, B / devices,
+        ...]}.
+        """
         keys = example_keys(seed, step[0], jnp.arange(rows_of(batch)))
         task = with_auxiliary(self.task, jax.tree.map(lambda x: x[0], auxiliary))
         batch = task.prepare(batch, keys, step[0] // self.optimizer.steps_per_epoch)

@@ -74,7 +74,7 @@ def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
     for name in ("class_names", "label_table"):
         if getattr(data, name):
             what = f"is of shards, and data.source {data.source} is none"
-            raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:, parquet: or mds:PATTERN")
+            raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
     if data.source == "digits":
         return open_digits()
     if data.source.startswith(FOLDER):

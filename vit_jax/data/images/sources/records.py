@@ -1,30 +1,45 @@
-"""Prepared TFDS sets, read without TensorFlow."""
+"""Sets by name: prepared TFDS sets, read without TensorFlow, official sets, and why there is none of a name."""
 
 from __future__ import annotations
 
+import difflib
+import errno
+import filecmp
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ....config.nearest import nearest
 from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.atomic import read_json
-from ....files.reading import check_regular
+from ....files.digests import content_digest
+from ....files.reading import check_regular, open_regular
 from ....files.stores.open import is_remote
 from ...fetch.archives import OFFICIAL
 from ...fetch.copies import copy_prepared
-from ...fetch.places import data_dir, find_prepared
-from ...fetch.prepare import clear_fetched, plan, prepare
+from ...fetch.places import data_dir, find_prepared, prepared_around, prepared_in
+from ...fetch.prepare import clear_fetched, plan, prepare, read_set
 from ..config import ImageData, numbered_classes
-from .absent import check_level, not_prepared
+from ..tables.rows import JSON_LINES
 from .arrays import Arrays
 from .base import Examples, Source, Stamps, first_line, stamp_files
 from .index import Index, find
-from .shards import AGAIN, Shard, check_different, check_shards, make_room
 
+_SMALLEST = 1 << 16  # bytes of an array_record file, which is padded
+_SPARE = 128  # files that the rest of a run has open
+_HEAD = 1 << 17  # bytes of a file that are compared first
+_AGAIN = "restore it, or prepare the set again"
+_VERSION = r"[0-9*]+\.[0-9*]+\.[0-9*]+"
+Shard = tuple[str, int]  # a file of a split, and how many records it has by dataset_info.json
+_PARTS = re.compile(  # of a name as TFDS takes it, and as people write it
+    rf"(?:tfds:)?/*(?P<name>[^:\[+]*?)/*(?:[:/](?P<version>{_VERSION}))?/*(?P<split>[:\[+].*)?", re.DOTALL
+)
 _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, when the labels are read
 
 
@@ -58,30 +73,43 @@ def _features(record: bytes) -> Any:
 
 
 def open_tfds(data: ImageData, fetch: bool) -> Source:
-    """A prepared TFDS set, opened by its folder: by name TFDS accepts no other version than its code has."""
+    """A set by its name: the folder that TFDS has prepared, or the file of an official set."""
     name, _, version = data.source.partition(":")
     if is_remote(data.dir):
         root, version = copy_prepared(data.dir, name, version, data.verify)
     else:
         root = data_dir(data.dir)
-    folder = find_prepared(root, name, version)
-    if folder is None:
+    found = find_prepared(root, name, version)
+    if found is None:
         if root.is_dir():
-            check_level(root, name)
+            _check_level(root, name)
         if name not in OFFICIAL or version:
-            raise not_prepared(data, root)
+            raise _not_prepared(data, root)
         if not fetch and data.download:
             return _black(root, name)
-        folder = prepare(root, name, data.download)
+        found = prepare(root, name, data.download)
     elif fetch and name in OFFICIAL:
         clear_fetched(root, name)
+    return _open_folder(data, found, name) if found.suffix != ".npz" else _open_file(found, name)
+
+
+def _open_file(path: Path, name: str) -> Source:
+    """An official set, equal to the folder that TFDS prepares of it: so its test images are no part of the identity."""
+    held, splits = read_set(path), {}
+    for split, pixels in held.pixels.items():
+        splits[split] = Arrays(pixels, held.labels[split], split, sealed=True)
+    return Source(name, Outputs("class", held.names), {**splits})
+
+
+def _open_folder(data: ImageData, folder: Path, name: str) -> Source:
+    """A prepared TFDS set, opened by its folder: by name TFDS accepts no other version than its code has."""
     builder, features = _open_builder(data, folder, name)
     known = list(builder.info.splits)
     _check_images(data, features, known)
     shards = {split: _shards(builder, split) for split in ("train", "validation", "test") if split in known}
     every = [shard for some in shards.values() for shard in some]
-    make_room(f"data.source {data.source}", len(every))
-    check_shards(every)
+    _make_room(f"data.source {data.source}", len(every))
+    _check_shards(every)
     splits: dict[str, Examples] = {}
     unlabelled, remarks = {}, []
     for split in shards:
@@ -146,7 +174,62 @@ def _check_images(data: ImageData, features: dict[str, Any], known: list[str]) -
 def _shards(builder: Any, split: str) -> list[Shard]:
     """The files of a split, as dataset_info.json has them."""
     info = builder.info.splits[split]
-    return [Shard(str(path), int(n)) for path, n in zip(info.filepaths, info.shard_lengths, strict=True)]
+    return [(str(path), int(n)) for path, n in zip(info.filepaths, info.shard_lengths, strict=True)]
+
+
+def _make_room(field: str, count: int) -> None:
+    """Let this process have more files open."""
+    import resource  # which Windows lacks
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = Path("/proc/self/fd")
+    needed = count + _SPARE + (len(os.listdir(opened)) if opened.is_dir() else 0)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UserError(
+            field,
+            f"its {count:,} files are open at the same time, and a process may have {hard:,} open here",
+            f"allow {needed:,} with ulimit -n {needed} in the shell, or prepare the set with fewer shards",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _check_shards(shards: Sequence[Shard]) -> None:
+    """Raise UserError about the first file that is not there, cannot be read, or has another number of records."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    for path, records in shards:
+        try:
+            with open_regular(path) as file:
+                size, head = os.fstat(file.fileno()).st_size, file.read(40)
+            if head.startswith(b"version https://git-lfs"):
+                raise UserError(path, "is a pointer of Git LFS", "fetch the file itself with git lfs pull")
+            if size < _SMALLEST:
+                raise UserError(path, f"has {size:,} bytes, fewer than any array_record file", _AGAIN)
+            reader = ArrayRecordReader(path)
+            found = reader.num_records()
+            reader.close()
+        except OSError as error:
+            remedy = "mend its permissions" if error.errno == errno.EACCES else _AGAIN
+            raise UserError(path, f"cannot be read ({error.strerror})", remedy) from error
+        except RuntimeError as error:  # the reader's, for all that is wrong, which it tells only in words
+            limited = os.strerror(errno.EMFILE) in str(error)
+            remedy = "raise ulimit -n in the shell" if limited else _AGAIN
+            raise UserError(path, f"cannot be read ({first_line(error)})", remedy) from error
+        if found != records:
+            what = f"holds {found:,} records and not {records:,}, which dataset_info.json states"
+            raise UserError(path, f"{what}: it is another file under this name", _AGAIN)
+
+
+def _check_different(shards: Sequence[Shard]) -> None:
+    """Raise UserError where two files are the same, so that one of them is under a wrong name."""
+    seen: dict[tuple[int, str], str] = {}
+    for path, records in shards:
+        with open(path, "rb") as file:
+            first = seen.setdefault((records, content_digest(file.read(_HEAD))), path)
+        if first != path and filecmp.cmp(first, path, shallow=False):
+            raise UserError(path, f"is the same file as {Path(first).name}", _AGAIN)
 
 
 def _records(data: ImageData, builder: Any, split: str, folder: Path, every: list[Shard]) -> tuple[Records, str]:
@@ -164,7 +247,7 @@ def _records(data: ImageData, builder: Any, split: str, folder: Path, every: lis
         labels = index.labels
         first: list[bytes] = []
         if not index.known.all():
-            check_different(every)
+            _check_different(every)
             labels, first, size = _scan(records)
             if info.num_bytes and size != info.num_bytes:
                 remark = f"{split} has records of {size:,} bytes, and dataset_info.json states {info.num_bytes:,}"
@@ -172,7 +255,7 @@ def _records(data: ImageData, builder: Any, split: str, folder: Path, every: lis
         raise
     except Exception as error:
         raise UserError(
-            f"data.source {data.source}", f"{split} in {folder} cannot be read ({first_line(error)})", AGAIN
+            f"data.source {data.source}", f"{split} in {folder} cannot be read ({first_line(error)})", _AGAIN
         ) from error
     return Records(records, labels, first, split, files), remark
 
@@ -207,3 +290,79 @@ def _black(root: Path, name: str) -> Source:
     return Source(
         name, Outputs("class", tuple(numbered_classes(official.classes))), splits, (plan(root, name),), stands_in=True
     )
+
+
+def _check_level(root: Path, name: str) -> None:
+    """Raise UserError where a set that is not in a data.dir is in the folder above or in one below: before a fetch."""
+    around = prepared_around(root)
+    if around is not None and around[0] != root.resolve():
+        folder, sets = around
+        raise UserError(f"data.dir {root}", f"is the folder of the set {next(iter(sets))}", f"give `data.dir {folder}`")
+    if around is None:
+        for below in sorted(each for each in root.iterdir() if each.is_dir()):
+            if find_prepared(below, name):
+                raise UserError(f"data.dir {root}", f"has {name} in {below.name}/", f"give `data.dir {below}`")
+
+
+def _not_prepared(data: ImageData, root: Path) -> UserError:
+    """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD."""
+    field, place = f"data.source {data.source}", Path(os.path.expanduser(data.source))
+    if data.source and place.is_dir():
+        return UserError(field, "is a path", f"write folder:{data.source} for a folder of images")
+    table = place.suffix.lower() in (".csv", ".tsv", *JSON_LINES)
+    if table and not place.exists():
+        return UserError(field, "there is no such file", "give a table of labels as csv:FILE, by its path from here")
+    if data.source and place.exists():
+        give = (
+            f"write csv:{data.source} for a table of labels" if table else "give folder:PATH, FILE.npz or a set by name"
+        )
+        return UserError(field, "is a file", give)
+    import tensorflow_datasets as tfds
+
+    there, official = prepared_in(root), tfds.list_builders(with_community_datasets=False)
+    parts = _PARTS.fullmatch(data.source.strip())
+    name, version = (parts["name"], parts["version"] or "") if parts else (data.source, "")
+    base = name if name in there else name.partition("/")[0]
+    if base not in (*there, *official):
+        what = f"no such set{_nearest(name, [*there], official)}"
+        return UserError(field, what, "give digits, folder:PATH, csv:FILE, FILE.npz, or a TFDS set by its name")
+    if parts and parts["split"]:
+        splits = (
+            "train, validation and test are taken as they are, and data.validation and data.test hold out the others"
+        )
+        return UserError(
+            field, "is more than the name of a set", f"give `data.source {_written(root, name, version)}`: {splits}"
+        )
+    if base in there:
+        versions = f"{base} {', '.join(there[base])}"
+        return UserError(
+            field,
+            f"is not in data.dir {root} (there: {versions})",
+            f"give `data.source {_written(root, base, version)}`",
+        )
+    if data.source != name and name in OFFICIAL and data.download:
+        return UserError(field, f"not prepared in data.dir {root}", f"give `data.source {name}` to have it fetched")
+    # Not `tfds build`, which also needs apache_beam.
+    title = f"{name}:{version}" if version and "*" not in version else name
+    line = f"tfds.builder({title!r}, data_dir={str(root)!r}, file_format='array_record').download_and_prepare()"
+    return UserError(
+        field,
+        f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})",
+        'prepare it once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; '
+        f'{line}", or give `data.dir` the folder that holds {name}/VERSION/dataset_info.json',
+    )
+
+
+def _written(root: Path, name: str, version: str) -> str:
+    """A set as data.source names it, with its version where that is there."""
+    return f"{name}:{version}" if version and find_prepared(root, name, version) else name
+
+
+def _nearest(name: str, there: list[str], official: list[str]) -> str:
+    """A clause with the most similar sets. Letter case, dashes and underscores are no difference."""
+    plain = {re.sub("[-_]", "", known): known for known in ["digits", *official, *there]}
+    same = plain.get(re.sub("[-_]", "", name.lower()))
+    if same:
+        return f"; nearest: {same}"
+    known = ["digits", *there, *OFFICIAL, *difflib.get_close_matches(name.lower(), official, n=3)]
+    return nearest(name, [*dict.fromkeys(known)])

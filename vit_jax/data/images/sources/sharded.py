@@ -1,4 +1,4 @@
-"""Labelled images in shards: tars of webdataset (`wds:PATTERN`), parquet files and MDS."""
+"""Labelled images in shards: tars of webdataset (`wds:PATTERN`) and parquet files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from ....errors import UserError
 from ...shards.ahead import Ahead, Batch, Run
-from ...shards.disk import Disk
 from ...shards.open import open_samples
 from ...shards.samples import Samples, split_samples
 from ..config import ImageData
@@ -52,10 +51,8 @@ class Sharded:
         return None
 
 
-def examples_of(samples: Samples, labels: np.ndarray, disk_cache: float) -> Sharded:
+def examples_of(samples: Samples, labels: np.ndarray) -> Sharded:
     """Samples as examples: labels [n, ...]."""
-    if disk_cache and not samples.store.local:
-        samples.disk = Disk(samples.store, disk_cache)
     known = Known(samples.identity(), samples.sizes.view(np.uint8).reshape(len(samples), -1))
     return Sharded(samples, labels, known)
 
@@ -74,5 +71,5 @@ def open_shards(data: ImageData) -> Source:
         if split != "train" and labels.outputs.kind == "class" and (labels.values[rows] == UNPUBLISHED).all():
             unlabelled[split] = f"the {split} split has no labels"
             continue
-        splits[split] = examples_of(part.samples, labels.values[rows], data.disk_cache * 1e9)
+        splits[split] = examples_of(part.samples, labels.values[rows])
     return Source(samples.title, labels.outputs, splits, labels.remarks, unlabelled, counted=labels.counted)

@@ -67,6 +67,8 @@ class ClassKind(Kind):
         adjusted = logits + jnp.array(self.log_prior, logits.dtype) if self.log_prior else logits
         if self.settings.name == "binary":
             return self._binary(adjusted, targets).mean(), {"accuracy": right.mean()}
+        if self.settings.name not in ("", "cross_entropy"):
+            raise ValueError(f"loss {self.settings.name} is not of classes")
         losses = self._cross_entropy(adjusted, targets)
         denominator = self.denominator(batch) if denominator is None else denominator
         if denominator is None:
