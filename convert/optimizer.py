@@ -36,7 +36,7 @@ UNSUPPORTED = {  # settings of torch's optimizers that must be off
     "maximize": "it maximises the loss",
     "dampening": "torch does not dampen the first gradient, and momentum in vit_jax always does",
 }
-WEIGHTS_ONLY = "convert the weights alone with --weights-only"
+WEIGHTS_ONLY = "convert the weights alone with `weights_only True`"
 Groups = list[dict[str, Any]]
 Table = Mapping[str, Parameter]  # a network's parameters by their dotted names
 Paths = dict[tuple[str, str], TreePath]  # {(role, name): its keys in a torch optimizer's state dict}
@@ -58,7 +58,7 @@ def moving(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
             raise UserError(
                 ", ".join(r.theirs),
                 "a part is a constant here and trained in the file, so its optimizer's state cannot be converted",
-                "add --weights-only",
+                "add `weights_only True`",
             )
     return moved
 
@@ -73,7 +73,7 @@ def rows_of(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
                 ", ".join(r.theirs),
                 f"holds {', '.join(r.ours)}, of which only some are trained alike, so the optimizer's state cannot be "
                 "converted",
-                "add --weights-only",
+                "add `weights_only True`",
             )
         if any(inside):
             found.append(r)

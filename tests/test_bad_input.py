@@ -99,11 +99,11 @@ def refused(place, capsys):
         "train cifar-10": ["there is no preset 'cifar-10'", "cifar10-48x4"],
         "train --epochs 3 mnist": ["the preset 'mnist' is not the first argument"],
         "train digits mnist": ["the preset 'mnist' is not the first argument", "one preset only"],
-        "train digits --model.dept 3": ["there is no field --model.dept;", "nearest: --model.depth"],
+        "train digits --model.dept 3": ["there is no field --model.dept;", "nearest: model.depth"],
         "train digits --modl.depth 3": ["--modl.depth", "--model.depth"],
-        "train digits --optim.learning-rate 3": ["there is no field --optim.learning-rate", "here it is --optim.lr"],
-        "train digits --batch-size 3": ["there is no field --batch-size", "here it is --batch"],
-        "train digits --patch_size=3": ["there is no field --patch_size;", "here it is --model.patch"],
+        "train digits --optim.learning-rate 3": ["there is no field --optim.learning-rate", "here it is optim.lr"],
+        "train digits --batch-size 3": ["there is no field --batch-size", "here it is batch"],
+        "train digits --patch_size=3": ["there is no field --patch_size;", "here it is model.patch"],
         "train digits --zzz": ["there is no field --zzz", "--help lists them"],
         "train digits --epochs 3 4": ["the argument '4' follows no --field"],
         "train digits --epochs": ["--epochs"],
@@ -159,9 +159,9 @@ def refused(place, capsys):
         "predict digits runs/digits/digests": ["runs/digits/digests: there are no images in this folder", ".png"],
         "predict digits nothing.png --top 0": ["top is 0", "1 or more"],
         "predict nothing nothing.png": ["nothing: no such file, folder or run"],
-        "predict digits nothing.png --csv runs": ["--csv runs: is a folder"],
-        "predict digits nothing.png --csv no/where.csv": ["--csv no/where.csv: its folder does not exist"],
-        "predict digits nothing.png --attention no/where.png": ["--attention no/where.png: its folder does not exist"],
+        "predict digits nothing.png --csv runs": ["csv runs: is a folder"],
+        "predict digits nothing.png --csv no/where.csv": ["csv no/where.csv: its folder does not exist"],
+        "predict digits nothing.png --attention no/where.png": ["attention no/where.png: its folder does not exist"],
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -276,7 +276,7 @@ def test_more_classes_than_the_net(images, refused):
 
 
 def test_a_batch_larger_than_the_training_set(images, refused):
-    refused(on(f"folder:{images}", "--batch", 64), "batch 64 is larger than the training set of 24", "lower --batch")
+    refused(on(f"folder:{images}", "--batch", 64), "batch 64 is larger than the training set of 24", "lower `batch")
 
 
 def damage(images: Path) -> None:
@@ -330,7 +330,7 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
     out = tmp_path / "out.csv"
     flags = ["--batch", batch, "--top", 1, "--csv", out, "--force"]
     out.write_text("a table of before")
-    refused(["predict", "digits", images, *flags], "3.png: cannot be decoded", "leave such images out with --skip-unr")
+    refused(["predict", "digits", images, *flags], "3.png: cannot be decoded", "such images out with `data.skip_unr")
     names = [row.split(",")[0] for row in out.read_text().splitlines()]
     begun = sorted(map(str, images.rglob("*.png")))  # what is answered before is kept
     begun = begun[: begun.index(str(images / "train" / "cat" / "3.png"))]
@@ -347,7 +347,9 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
     refused(["predict", "digits", *bad, "--skip-unreadable"], f"none of the 2 images can be read: {bad[0]}: cannot be")
     refused(["predict", "digits", bad[1], "--data.target-language", "de"], "digits holds a ViT, which reads no sent")
     (images / "val" / "a.heic").unlink()
-    refused(["evaluate", "digits", "--probe", "knn", "--data.source", f"folder:{images}"], "out with --skip-unreadable")
+    refused(
+        ["evaluate", "digits", "--probe", "knn", "--data.source", f"folder:{images}"], "out with `data.skip_unreadable"
+    )
 
 
 # ------------------------------------------------------------------------------ folders of runs
@@ -356,9 +358,7 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
 def test_a_folder_of_another_run(refused):
     """Named by the user: refused with the fields that differ; nothing in it changes."""
     command = ["train", *TINY, "--epochs", 3, "--name", "digits", "--optim.lr", 0.02]
-    refused(
-        command, "runs/digits: holds another run", "epochs 2 -> 3", "optim.lr 0.01 -> 0.02", "choose another --name"
-    )
+    refused(command, "runs/digits: holds another run", "epochs 2 -> 3", "optim.lr 0.01 -> 0.02", "choose another `name")
     refused("train --resume digits --seed 5", "runs/digits: holds another run", "seed 0 -> 5")
     refused(["train", *TINY, "--epochs", 2, "--name", "digits", "--seeds", 2], "runs/digits: holds a single run")
 
@@ -366,7 +366,7 @@ def test_a_folder_of_another_run(refused):
 def test_a_folder_that_is_no_run(place, refused):
     (place / "runs" / "notes").mkdir(exist_ok=True)
     (place / "runs" / "notes" / "todo.txt").write_text("mine")
-    refused("train digits --name notes", "runs/notes: exists and is not a run", "choose another --name")
+    refused("train digits --name notes", "runs/notes: exists and is not a run", "choose another `name")
     refused("evaluate runs/notes", "runs/notes: no run here")
     refused("predict runs/notes runs/notes/todo.txt", "runs/notes: holds no weights")
 
@@ -376,7 +376,7 @@ def test_a_run_in_use(refused):
         refused(
             ["train", *TINY, "--epochs", 2, "--name", "digits"],
             "runs/digits: in use by process",
-            "choose another --name",
+            "choose another `name",
         )
 
 
@@ -402,7 +402,7 @@ def test_a_place_that_cannot_hold_a_run(place_of_trouble, place, refused):
     says = (
         ["name is 'xxx", "at most 200 bytes"]
         if place_of_trouble == "a long name"
-        else ["a file is where a folder is needed", "choose another --dir"]
+        else ["a file is where a folder is needed", "choose another `dir"]
     )
     refused(["train", *TINY, *folder], *says)
 
@@ -481,7 +481,7 @@ def test_a_platform_that_does_not_start(raised, refused, monkeypatch):
 
 
 def test_a_set_must_be_named_for_a_preset_without_one(refused):
-    refused("train vit-ti16", "data.source is empty: give --data.source folder:PATH, FILE.npz or the name of a set")
+    refused("train vit-ti16", "data.source is empty: give `data.source folder:PATH`, FILE.npz or the name of a set")
     refused("train finetune --dry-run", "data.source is empty")
 
 
@@ -490,7 +490,7 @@ def test_another_run_can_start_from_the_weights_of_one_that_may_not_change(refus
     refused(
         "train --resume digits --epochs 40 --optim.lr 0.5",
         "optim.lr 0.01 -> 0.5",
-        f"start a new run from its weights with {advice} in place of --resume digits",
+        f"start a new run from its weights with {advice} in place of `resume digits",
     )
     assert train_command.command([*advice.split(), "--epochs", "40", "--dry-run"]) == errors.DONE
     assert "dry run  40 epochs" in capsys.readouterr().out
@@ -599,7 +599,7 @@ def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
         raise raised()
 
     monkeypatch.setattr("vit_jax.commands.train.train_with", train)
-    says = ("out of memory", "lower --batch", "more parts with --accumulate", "--compute-dtype bfloat16")
+    says = ("out of memory", "lower `batch", "more parts with `accumulate`", "`compute_dtype bfloat16`")
     refused(["train", *TINY], *says)
 
 
@@ -636,4 +636,4 @@ sys.exit(run_command(lambda: command(sys.argv[1:])))
     assert done.returncode == 2, done.stderr
     native = re.compile(r"allocate of <\d+> failed\.|E\d{4} .*rendezvous.*|")  # XLA's own lines, of its threads
     (said,) = (line for line in done.stderr.splitlines() if not native.fullmatch(line))
-    assert re.fullmatch(r"vit-jax: error: out of memory: lower --batch, .+", said)
+    assert re.fullmatch(r"vit-jax: error: out of memory: lower `batch`, .+", said)

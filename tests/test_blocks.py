@@ -257,5 +257,5 @@ def test_a_run_that_read_blocks_by_several_readers_does_not_go_on_in_another_ord
         return {**found, "config": {**found["config"], "data": {**found["config"]["data"], "lanes": 0}}}
 
     monkeypatch.setattr(runs.Run, "record", of_several)
-    with pytest.raises(UserError, match=r"blocks by several readers, .*start a new run with --init"):
+    with pytest.raises(UserError, match=r"blocks by several readers, .*start a new run with `init"):
         train(run)

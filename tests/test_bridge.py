@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -196,15 +197,15 @@ def test_training_is_told_of_flags_that_it_has():
     digits = vit_jax.load("digits").run
     other = replace(digits, model=replace(digits.model, query_bias=False, norm_bias=False, width=32, classes=3))
     told = refused(other, "flags.safetensors")
-    given = shlex.split(told.partition("; give ")[2])
-    assert "--model.query-bias" in given and "--new-head" not in given
+    given = [word for span in re.findall("`([^`]*)`", told) for word in f"--{span}".split()]
+    assert "--model.query_bias" in given and "--new_head" not in given
     arguments = shlex.split("--model.no-query-bias --model.no-norm-bias --model.width 32")
     run_ = train_command.parse([*TINY, *arguments, *given, "--init", "flags.safetensors", "--new-head"])[1].run()
     assert start(run_, {}).parameters["blocks.0.attention.query.bias"].any()
     told = refused(
         replace(digits, model=replace(digits.model, distill_token=True, pool="cls_distill")), "flags.safetensors"
     )
-    assert told.endswith("give --model.no-distill-token --model.pool cls")
+    assert told.endswith("give `model.distill_token False` and `model.pool cls`")
 
 
 def test_what_only_convert_can_be_told_is_said_to_convert():
@@ -213,8 +214,8 @@ def test_what_only_convert_can_be_told_is_said_to_convert():
     save_file({f"{key}.{name}": x for key in ("student", "teacher") for name, x in some.items()}, "two.safetensors")
     digits = vit_jax.load("digits").run
     told = refused(digits, "two.safetensors")
-    command = shlex.split(told.partition("`")[2].partition("`")[0].removeprefix("python -m convert"))
-    assert "--key LABEL" in told and command == ["two.safetensors", "X.safetensors"]
+    (command,) = (shlex.split(each) for each in re.findall("`python -m convert ([^`]*)`", told))
+    assert "`key LABEL`" in told and command == ["two.safetensors", "X.safetensors"]
     said = shlex.split(
         "--key teacher --set heads=2 --set eps=1e-6 --set activation=gelu --set pool=cls --set image=8 "
         "--set mean=0.5 --set std=0.5 --force"
@@ -229,7 +230,7 @@ def test_positions_of_another_grid_are_told_to_the_run():
     save_file(load_file("grid.safetensors"), "grid.safetensors")  # alone: it does not say its image
     digits = vit_jax.load("digits").run
     told = refused(replace(digits, model=replace(digits.model, image=16)), "grid.safetensors")
-    assert "pos_embed [1, 17, 16] instead of [1, 65, 16]" in told and "--model.image" in told and "--set" not in told
+    assert "pos_embed [1, 17, 16] instead of [1, 65, 16]" in told and "`model.image`" in told and "`fields" not in told
 
 
 def test_a_transformer_is_nothing_to_train_on_images_from():

@@ -240,7 +240,7 @@ def test_another_run_starts_from_it(trained, few, inside, working_folder):
             "model.text.outputs is 5 but data.source shapes has",
         ),
         ("--model.vit.heads 3", "model.vit.width 64 is not divisible by heads 3"),
-        ("--model.vit.dept 3", "there is no field --model.vit.dept; nearest: --model.vit.depth"),
+        ("--model.vit.dept 3", "there is no field --model.vit.dept; nearest: model.vit.depth"),
         ("--model.depth 3", "there is no field --model.depth"),
         ("--init-resize timm --init shapes", "init_resize is timm, but a Captioner has no model.image"),
         ("--model.vit.pool map", "model.vit.pool is map, but a captioner reads the tokens of its ViT"),

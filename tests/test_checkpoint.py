@@ -383,7 +383,7 @@ def test_when_none_is_sound_that_is_said_and_nothing_deleted(run, harm):
     before = contents(run)
     with pytest.raises(
         UserError,
-        match=r"no checkpoint is valid \(checkpoint 20: .*; checkpoint 10: .*\); train again under another --name",
+        match=r"no checkpoint is valid \(checkpoint 20: .*; checkpoint 10: .*\); train again under another `name",
     ) as error:
         restored(run)
     assert "\n" not in str(error.value)

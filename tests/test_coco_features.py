@@ -194,7 +194,7 @@ def test_a_bad_folder_is_refused_in_a_sentence(folder, tmp_path, case):
 
 def test_what_does_not_fit_the_network_is_refused(folder, monkeypatch):
     data = FeatureData(source=f"coco-features:{folder}")
-    with pytest.raises(UserError, match=r"model.memory_width is 512, but .* are 16 wide: give --model.memory-width 16"):
+    with pytest.raises(UserError, match=r"model.memory_width is 512, but .* are 16 wide: give `model.memory_width 16"):
         open_features(data, 512)
     with pytest.raises(UserError, match=r"model.text.outputs is 9 but data.source .* has 66 ids"):
         open_features(data, WIDTH, 9)

@@ -285,7 +285,7 @@ def test_the_picture_is_replaced_where_it_is_ours_by_default_and_else_not(capsys
     assert shown(capsys).endswith("curves are in runs/comparison.png (replaced)\n")
     assert Path("runs/comparison.png").read_bytes() != before
     Path("mine.png").write_text("mine")
-    with pytest.raises(UserError, match=r"--out mine.png: exists already; add --force"):
+    with pytest.raises(UserError, match=r"out mine.png: exists already; add `force"):
         compare.command(["--out", "mine.png"])
     assert Path("mine.png").read_text() == "mine"
     assert "mine.png" in shown(capsys, "--out", "mine.png", "--force")

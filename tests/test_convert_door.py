@@ -167,7 +167,7 @@ def test_inspect_reads_headers_only(run, source):
 
 def test_inspect_says_what_is_missing(run, source):
     code, out, _ = run("inspect", source)
-    assert code == 0 and "--set heads=..." in out
+    assert code == 0 and "`fields heads=..." in out
 
 
 def test_formats_lists_every_layout_and_adaptation(run):
@@ -217,7 +217,7 @@ def test_all_that_is_open_is_asked_for_and_taken_at_once(refused, run, source, t
 
 
 def test_what_the_user_says_must_fit_the_shapes(refused, source, tmp_path):
-    assert "width is 16 by --set but 12" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "width=16")
+    assert "width is 16 by `fields` but 12" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "width=16")
     assert "there is no such field" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heights=16")
     assert "give it once" in refused(source, tmp_path / "o.safetensors", *SAID, "--set", "heads=2")
     assert "KEY=VALUE" in refused(source, tmp_path / "o.safetensors", "--set", "heads")
@@ -226,7 +226,7 @@ def test_what_the_user_says_must_fit_the_shapes(refused, source, tmp_path):
 def test_a_target_that_cannot_state_the_config_names_the_ways(refused, run, source, tmp_path):
     said = [s.replace("eps=1e-6", "eps=1e-12") for s in SAID]
     told = refused(source, tmp_path / "t", "--to", "augreg", *said, *STATISTICS)
-    assert "--adapt eps=1e-06" in told and "--weights-only" in told and "activation" in told
+    assert "`adapt eps=1e-06" in told and "`weights_only" in told and "activation" in told
     assert run(source, tmp_path / "t.npz", "--to", "augreg", *said, *STATISTICS, "--weights-only")[0] == 0
 
 
@@ -249,8 +249,8 @@ def test_statistics_are_stated_for_the_images_of_the_adapted_network(run, source
 def test_what_helps_against_one_reason_is_not_offered_where_another_stands(refused, source, tmp_path):
     said = [s.replace("eps=1e-6", "eps=1e-12") for s in SAID]
     told = refused(source, tmp_path / "t", "--to", "simple-vit", *said, *STATISTICS)
-    assert "cls_token is True" in told and "eps" not in told and "--weights-only" not in told
-    assert "choose a layout that holds it (--to huggingface," in told
+    assert "cls_token is True" in told and "eps" not in told and "`weights_only" not in told
+    assert "choose a layout that holds it (`to huggingface`," in told
 
 
 def test_bare_tensors_come_back_as_the_network_that_they_are(run, source, tmp_path):
@@ -279,8 +279,8 @@ def test_the_adaptations_that_a_refusal_names_are_enough(refused, run, tmp_path,
 
 def test_where_no_adaptation_helps_none_is_named(refused, source, tmp_path):
     told = refused(source, tmp_path / "out.safetensors", "--to", "simple-vit", *SAID, *STATISTICS)
-    assert "change it with" not in told and "--weights-only" not in told
-    assert "choose a layout that holds it (--to timm, --to timm-eva, --to torchvision)" in told
+    assert "change it with" not in told and "`weights_only" not in told
+    assert "choose a layout that holds it (`to timm`, `to timm-eva`, `to torchvision`)" in told
 
 
 def test_the_name_of_a_run_and_of_a_library_point_to_what_is_meant(refused, source, tmp_path, monkeypatch):
@@ -299,7 +299,7 @@ def test_a_file_of_no_layout_is_told_the_nearest(refused, tmp_path):
 def test_weights_under_any_prefix_are_named_with_key(refused, run, tmp_path):
     save_file({f"my.net.{name}": array for name, array in tensors().items()}, tmp_path / "x.safetensors")
     told = refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS)
-    assert told.endswith("its weights lie under my.net; add --key my.net\n")
+    assert told.endswith("its weights lie under my.net; add `key my.net\n")
     assert run(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "my.net", *SAID, *STATISTICS)[0] == 0
 
 
@@ -308,7 +308,7 @@ def test_no_key_is_advised_whose_weights_would_be_refused(refused, tmp_path):
     beside = {f"lm.net.{name}": np.ones(shape, np.float32) for name, shape in language.items()}
     save_file({f"my.net.{name}": array for name, array in tensors().items()} | beside, tmp_path / "x.safetensors")
     told = refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS)
-    assert told.endswith("its weights lie under my.net; add --key my.net\n")
+    assert told.endswith("its weights lie under my.net; add `key my.net\n")
     assert "decoder-only" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "lm.net")
 
 

@@ -261,7 +261,7 @@ def test_wide_pixels_are_told_with_their_range_and_refused_where_they_do_not_fit
         (remark,) = open_dataset(a_run(source, memory=memory, validation=0.0)).remarks
         assert remark == (
             "12 images have more than 8 bits, read as 0 to 65535; the values go from 0 to 4095: to use all grey levels "
-            "give --data.range 0 4095"
+            "give `data.range 0 4095`"
         )
         data = open_dataset(a_run(source, memory=memory, range=(0.0, 4095.0), test=0.0, validation=0.0))
         assert data.remarks == () and data.preprocess.to_dict()["range"] == [0, 4095]
@@ -269,11 +269,11 @@ def test_wide_pixels_are_told_with_their_range_and_refused_where_they_do_not_fit
             raw = np.asarray(Image.open(data.splits["train"].name(i))).astype(np.float64)
             np.testing.assert_array_equal(image[..., 0], np.floor(raw * 255 / 4095 + 0.5))
         text = refusal(source, memory=memory, range=(0.0, 3000.0))
-        assert f"{tmp_path}/set/b/3.png holds values from" in text and text.endswith("give --data.range 0 4095")
+        assert f"{tmp_path}/set/b/3.png holds values from" in text and text.endswith("give `data.range 0 4095`")
     Image.new("L", (8, 8)).save(tmp_path / "set/a/6.png")
     text = refusal(source, memory=memory, range=(0.0, 4095.0))
     assert "6.png has pixels of 8 bits, from 0 to 255; give only images with more than 8 bits" in text
-    assert "leave --data.range out" in refusal("digits", range=(0.0, 16.0))
+    assert "leave `data.range out" in refusal("digits", range=(0.0, 16.0))
 
 
 @pytest.mark.parametrize("dtype", ["uint16", ">u2", "int64", "float32", "float16", "int8"])
@@ -281,7 +281,7 @@ def test_arrays_of_any_numbers_become_8_bits_by_a_range(dtype, tmp_path):
     top = 1000 if dtype != "int8" else 127
     images = np.random.default_rng(0).integers(0, top, (300, 8, 8), endpoint=True).astype(dtype)
     source = write_npz(tmp_path / "a.npz", n=300, images=images)
-    assert f"of unknown range; give --data.range 0 {1023 if top == 1000 else 127}, or store pixels" in refusal(source)
+    assert f"of unknown range; give `data.range 0 {1023 if top == 1000 else 127}`, or store pixels" in refusal(source)
     assert f"holds values from 0 to {top}, not all within 0 to 9; give" in refusal(source, range=(0.0, 9.0))
     for low, high in ((0.0, float(top)), (-3.0, 5000.0)):
         kept = {"test": 0.0, "validation": 0.0, "range": (low, high)}
@@ -345,7 +345,7 @@ def test_npz_files_that_do_not_fit_into_memory_are_refused_unread(tmp_path, monk
 
 
 def test_fields_that_do_not_fit_are_refused(tmp_path):
-    assert "give --model.classes 10" in refusal("digits", classes=7)
+    assert "give `model.classes 10" in refusal("digits", classes=7)
     assert "model.channels is 4" in refusal("digits", channels=4)
     assert "data.size 6 is smaller" in refusal("digits", size=6)
     assert "data.fit is pad" in refusal("digits", size=8, fit="pad")

@@ -187,7 +187,10 @@ def test_a_folder_of_another_level_is_told_with_the_one_to_give(entries, below, 
 @pytest.mark.parametrize("below", ["", "pets", "pets/1.0.0"])
 def test_the_folder_of_a_prepared_set_is_told_with_the_flags_to_give(below, config, opened, tmp_path):
     write_tfds(tmp_path, "pets", version=f"{config}/1.0.0".strip("/"))
-    flags, place = f"give --data.source pets{config}{{}} --data.dir {tmp_path}", below.replace("pets", f"pets{config}")
+    flags, place = (
+        f"give `data.source pets{config}{{}}` and `data.dir {tmp_path}",
+        below.replace("pets", f"pets{config}"),
+    )
     with pytest.raises(UserError, match=flags.format("")):
         opened(str(tmp_path / place))
     write_tfds(tmp_path, "pets", version=f"{config}/2.0.0".strip("/"))

@@ -176,7 +176,7 @@ def test_a_crop_that_loses_over_half_of_the_area_is_remarked_on_with_the_remedy(
         ).remarks
 
     assert remarks((40, 16)) == (  # 8 of 20 columns remain
-        "the centre crop leaves out 60% of the images' area; to show whole images, give --data.fit pad",
+        "the centre crop leaves out 60% of the images' area; to show whole images, give `data.fit pad",
     )
     assert remarks((16, 36)) and not remarks((16, 32)) and not remarks((20, 14))
     assert remarks((14, 14), size=14)  # 8 of 14 rows and columns remain
@@ -193,4 +193,4 @@ def test_colours_that_one_channel_does_not_see_are_remarked_on_with_the_remedy(t
         path.unlink()
         image.save(path.with_suffix(".png"))
     remarks = open_dataset(a_run(f"folder:{tmp_path}", channels=channels, validation=0.0, test=0.5)).remarks
-    assert any("made grey" in each and "--model.channels 3" in each for each in remarks) == told
+    assert any("made grey" in each and "`model.channels 3" in each for each in remarks) == told

@@ -29,7 +29,7 @@ def test_bad_tfds_sets_are_refused(tmp_path):
     assert "nearest: pets" in refusal("pest", **where)
     assert "cifar10" in refusal("cifra10", **where)
     text = refusal("svhn_cropped", **where)
-    assert "there: pets" in text and "--data.dir" in text
+    assert "there: pets" in text and "`data.dir" in text
     assert f"folder:{tmp_path}" in refusal(tmp_path)
     write_tfds(tmp_path, "boxes", label="box")
     assert "image and label" in refusal("boxes", **where)
@@ -38,8 +38,8 @@ def test_bad_tfds_sets_are_refused(tmp_path):
     write_tfds(tmp_path, "old", stored="tfrecord")
     assert "file_format='array_record'" in refusal("old", **where)
     write_tfds(tmp_path, "mnist", stored="tfrecord")  # which needs no TensorFlow to be prepared again
-    assert "give --data.dir another folder, to which it is then fetched" in refusal("mnist", **where)
-    assert "give --data.source cifar10 to have it fetched" in refusal("cifar10:9.9.9", **where)
+    assert "give `data.dir` another folder, to which it is then fetched" in refusal("mnist", **where)
+    assert "give `data.source cifar10` to have it fetched" in refusal("cifar10:9.9.9", **where)
     file = tmp_path / "images.npy"
     file.touch()
     assert "is a file; give folder:PATH, FILE.npz" in refusal(file)
@@ -58,11 +58,10 @@ def test_a_data_dir_of_another_level_is_told_and_nothing_fetched(name, tmp_path)
     for inside in (f"/{name}", f"/{name}/1.0.0"):
         said = refusal(name, dir=f"{tmp_path}/sets{inside}")
         assert (
-            said
-            == f"data.dir {tmp_path}/sets{inside}: is the folder of the set {name}; give --data.dir {tmp_path}/sets"
+            said == f"data.dir {tmp_path}/sets{inside}: is the folder of the set {name}; give `data.dir {tmp_path}/sets"
         )
     above = refusal(name, dir=str(tmp_path))
-    assert above == f"data.dir {tmp_path}: has {name} in sets/; give --data.dir {tmp_path}/sets"
+    assert above == f"data.dir {tmp_path}: has {name} in sets/; give `data.dir {tmp_path}/sets"
     with pytest.raises(UserError, match="is the folder of the set"):  # and so does a dry run, which fetches nothing
         open_images(a_run(name, dir=f"{tmp_path}/sets/{name}").data, (5, 6), 1, fetch=False)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["sets"]
@@ -71,19 +70,19 @@ def test_a_data_dir_of_another_level_is_told_and_nothing_fetched(name, tmp_path)
 @pytest.mark.parametrize(
     ("source", "says"),
     {
-        "pets/1.0.0": "(there: pets 1.0.0, 2.0.0); give --data.source pets:1.0.0",
-        "pets:3.0.0": "(there: pets 1.0.0, 2.0.0); give --data.source pets",
-        "pets:1.*.*": "give --data.source pets",
-        "pets/plain_text": "give --data.source pets",
-        "pets:train[:10%]": "is more than the name of a set; give --data.source pets: train, validation and test are",
-        "pets/1.0.0:train": "is more than the name of a set; give --data.source pets:1.0.0: train",
-        "pets[50%:]": "give --data.source pets: train",
-        "tfds:pets": "give --data.source pets",
+        "pets/1.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets:1.0.0",
+        "pets:3.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets",
+        "pets:1.*.*": "give `data.source pets",
+        "pets/plain_text": "give `data.source pets",
+        "pets:train[:10%]": "is more than the name of a set; give `data.source` pets: train, validation and test are",
+        "pets/1.0.0:train": "is more than the name of a set; give `data.source pets:1.0.0`: train",
+        "pets[50%:]": "give `data.source` pets: train",
+        "tfds:pets": "give `data.source pets",
         "pest": "nearest: pets, ",
         "Pets": "no such set; nearest: pets; give",
         "mnits": "no such set; nearest: mnist, kmnist, emnist; give",
-        "mnist:train[:10%]": "give --data.source mnist: train",
-        "mnist/3.0.1": "give --data.source mnist to have it fetched",
+        "mnist:train[:10%]": "give `data.source` mnist: train",
+        "mnist/3.0.1": "give `data.source` mnist to have it fetched",
     }.items(),
 )
 def test_a_name_that_is_nearly_one_gets_advice_that_helps(source, says, tmp_path):
@@ -93,7 +92,7 @@ def test_a_name_that_is_nearly_one_gets_advice_that_helps(source, says, tmp_path
     assert says in said and f"builder({source!r}" not in said
     listed = said.partition("nearest: ")[2].partition(";")[0].split(", ")
     assert len({*listed}) == len(listed)
-    if says.startswith("give --data.source pets"):
+    if says.startswith("give `data.source pets"):
         assert len(open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path))).splits["test"]) == 6
 
 

@@ -97,7 +97,7 @@ def test_without_a_config_json_what_no_shape_tells_is_asked_for():
     with pytest.raises(
         UserError,
         match=r"image, heads, eps, activation;.*"
-        r"--set image=\.\.\. --set heads=\.\.\. --set eps=\.\.\. --set activation=\.\.\.",
+        r"`fields image=\.\.\. heads=\.\.\. eps=\.\.\. activation=\.\.\.",
     ):
         resolve(V4, shapes(V4, VIT), [], "file")
 
@@ -346,7 +346,7 @@ def test_the_vit_of_a_vision_encoder_decoder_is_taken_with_the_key_that_its_refu
     save_file(vit | {"decoder.transformer.wte.weight": np.ones((5, 4), np.float32)}, tmp_path / "model.safetensors")
     whole = {"model_type": "vision-encoder-decoder", "encoder": side(V4, POOLER)["config.json"], "decoder": {}}
     (tmp_path / "config.json").write_text(json.dumps(whole))
-    with pytest.raises(UserError, match=r"is a VisionEncoderDecoder .* take its ViT alone with --key encoder"):
+    with pytest.raises(UserError, match=r"is a VisionEncoderDecoder .* take its ViT alone with `key encoder"):
         recognising.read(str(tmp_path))
     with (found := recognising.read(str(tmp_path), recognising.Options(key="encoder"))).source:
         assert found.config == POOLER

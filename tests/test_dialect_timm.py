@@ -268,7 +268,7 @@ def test_a_head_of_another_kind_is_left_out_only_where_the_head_is_dropped(layou
     arrays = {name: np.ones(shape, np.float32) for name, shape in (made | strange).items()}
     save_file(arrays, tmp_path / "x.safetensors")
     stated = dict(layout=layout, sets={"heads": 3, "eps": 1e-6, "activation": "gelu", "image": 8, "pool": "cls"})
-    with pytest.raises(UserError, match=rf"has a head .*{re.escape(own)}\..*; leave it out with --adapt head=drop"):
+    with pytest.raises(UserError, match=rf"has a head .*{re.escape(own)}\..*; leave it out with `adapt head=drop"):
         read(str(tmp_path / "x.safetensors"), Options(**stated))
     reading = read(str(tmp_path / "x.safetensors"), Options(**stated, headless=True))
     with reading.source:
@@ -281,7 +281,7 @@ def test_a_head_of_another_kind_is_left_out_only_where_the_head_is_dropped(layou
 def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
     config = replace(SMALL, layer_scale=1.0)
     names = shapes(config, LAYOUTS["timm@deit3"])
-    with pytest.raises(UserError, match=r"--from timm@deit3 or --from timm-eva"):
+    with pytest.raises(UserError, match=r"`layout timm@deit3` or `layout timm-eva"):
         which_layout("file", Recognition.of(names), "", "")
     assert which_layout("file", Recognition.of(names), "timm@deit3", "") is LAYOUTS["timm@deit3"]
 

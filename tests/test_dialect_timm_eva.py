@@ -59,7 +59,7 @@ def test_names_that_only_this_class_has_are_recognised(form):
 def test_a_perception_encoder_is_nobodys_until_something_says_that_it_turns():
     names = shapes(replace(SMALL, **PE))
     found = Recognition.of(names)
-    with pytest.raises(UserError, match=r"--from timm or --from timm-eva"):
+    with pytest.raises(UserError, match=r"`layout` timm or `layout timm-eva"):
         which_layout("file", found, "", "")
     published = lookup("vit_pe_core_base_patch16_224")[0]
     assert which_layout("file", found, "", "", None, lambda layout: published) is EVA

@@ -111,7 +111,7 @@ def test_networks_that_it_cannot_hold():
 def test_other_decoders_are_refused_by_name_and_this_one_is_not():
     assert not refused.why(tensors())
     names = [name.replace("decoder.transformer.h", "decoder.model.decoder.layers") for name in tensors()]
-    assert "take its ViT alone with --key encoder" in refused.why(names)
+    assert "take its ViT alone with `key encoder" in refused.why(names)
 
 
 def test_a_folder_is_converted_there_and_back_with_all_that_it_holds(folder, tmp_path, monkeypatch, capsys):

@@ -247,8 +247,8 @@ def test_a_run_and_what_was_adapted_from_it_are_the_same_in_both_orders(tmp_path
 @pytest.mark.parametrize(
     ("flag", "told"),
     [
-        ("x", "--step x: give best, last, or the number of a step"),
-        ("-1", "--step -1: give"),
+        ("x", "step x: give best, last, or the number of a step"),
+        ("-1", "step -1: give"),
         ("7", "there is no step 7"),
     ],
 )
@@ -271,7 +271,7 @@ def test_best_weights_that_are_lost_are_one_sentence_that_helps(tmp_path, conver
     run = a_run(tmp_path / "run", best={"step": 4, "weights": "raw"})
     shutil.rmtree(run.checkpoints / "4")
     code, _, error = convert(run.path, tmp_path / "a.safetensors")
-    assert code == 2 and "the best checkpoint, of step 4, is not there; take the last with --step last" in error
+    assert code == 2 and "the best checkpoint, of step 4, is not there; take the last with `step last" in error
     assert convert(run.path, tmp_path / "a.safetensors", "--step", "last")[0] == 0
 
 
@@ -476,7 +476,7 @@ def test_a_run_holds_float32(tmp_path, convert, foreign):
     save_file(weights(VIT, dtype=np.float16), foreign[0])
     statistics = ("--set", "mean=0.3", "--set", "std=0.7")
     code, _, error = convert(foreign[0], tmp_path / "out", *foreign[1:], *statistics)
-    assert code == 2 and "is float16, and a run's arrays are float32; add --dtype float32" in error
+    assert code == 2 and "is float16, and a run's arrays are float32; add `dtype float32" in error
     assert convert(foreign[0], tmp_path / "out", *foreign[1:], *statistics, "--dtype", "float32")[0] == 0
     same(
         flatten(trained.weights(Run(tmp_path / "out"), VIT)[1]),

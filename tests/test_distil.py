@@ -324,7 +324,7 @@ def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (STUDENTS, "teacher is empty: give --teacher"),
+        (STUDENTS, "teacher is empty: give `teacher"),
         (["digits", "--teacher", "x.pt"], "teacher is x.pt, but the task classify learns from none"),
         ([*STUDENTS, "--teacher", "gone"], "teacher gone: no such file, folder or run"),
         ([*STUDENTS, "--teacher", "words.safetensors"], "teacher words.safetensors: holds a Transformer"),

@@ -633,7 +633,7 @@ def coarse(tmp_path):
 
 def test_init_refuses_other_classes_unless_the_head_is_new(trained, coarse):
     with pytest.raises(
-        errors.UserError, match=r"its model.classes is 10, here it is 2; add --new-head to start with a new head$"
+        errors.UserError, match=r"its model.classes is 10, here it is 2; add `new_head True` to start with a new head$"
     ):
         initial(tiny(*coarse, "--init", "trained"))
     source = kept(trained[0])

@@ -6,11 +6,10 @@ import pickle
 
 import pytest
 
-from vit_jax.errors import Field, Interrupted, Option, Text, UserError, about, fields_inside
-from vit_jax.weights.interop import of_export
+from vit_jax.errors import Field, Interrupted, UserError, about, fields_inside
+from vit_jax.weights.interop import EXPORTED, LOADS, convert_first, options_in
 
 SMALL = "vit = vit_jax.build('vit-ti4', image=8, classes=2, depth=1, width=8, heads=2, hidden=8)"
-KEY, SETS = Option("key", "LABEL"), Option("set", "mean=...", "std=0.5,0.2")
 
 
 @pytest.mark.parametrize(
@@ -20,17 +19,12 @@ KEY, SETS = Option("key", "LABEL"), Option("set", "mean=...", "std=0.5,0.2")
         (UserError("a.pt", "is empty", "get it again"), "a.pt: is empty; get it again"),
         (UserError("a.pt", "is empty"), "a.pt: is empty"),
         (UserError("there are no runs", remedy="train one"), "there are no runs; train one"),
-        (
-            UserError("a.pt", "has two sets", Text("choose one with ", KEY)),
-            "a.pt: has two sets; choose one with --key LABEL",
-        ),
-        (UserError(Option("from", "tim"), "is no layout"), "--from tim: is no layout"),
     ],
 )
 def test_an_error_reads_as_one_sentence(error, sentence):
     assert str(error) == sentence
     for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
-        assert str(again) == sentence and again.options == error.options
+        assert str(again) == sentence
 
 
 def raised(error, context):
@@ -50,12 +44,31 @@ def test_an_error_of_a_file_keeps_what_it_was_about():
     assert (error.subject, error.what, error.remedy) == ("--config a.json", "width is 0", "give 1")
 
 
-def test_options_of_convert_are_written_as_arguments_where_there_are_such():
-    error = UserError("a.pt", Text("has no ", Option("set", "mean")), Text("give ", SETS, " or ", KEY))
-    assert error.options == {"set", "key"}
-    error.write(of_export)
-    assert (error.what, error.remedy) == ("has no mean", "give fields={'mean': ..., 'std': [0.5,0.2]} or --key LABEL")
-    assert error.options == {"key"}
+COMMAND = "to `python -m convert a.pt X.safetensors`, then give X.safetensors here"
+
+
+@pytest.mark.parametrize(
+    ("path", "own", "remedy", "told"),
+    [
+        ("a.pt", (), "give `fields mean=...` or `key LABEL`", f"give `fields mean=...` or `key LABEL` {COMMAND}"),
+        ("a.pt", LOADS, "give `fields mean=...` or `key LABEL`", "give `fields mean=...` or `key LABEL`"),
+        ("a.pt", LOADS, "leave it out with `adapt head=drop`", f"leave it out with `adapt head=drop` {COMMAND}"),
+        ("a.pt", LOADS, "add `allow_nonfinite True`", "take other weights"),
+        ("runs", LOADS, "name one of them with `file`", "give runs/NAME with one of these names"),
+        ("", LOADS, "add `weights_only True`", f"add `weights_only True`{EXPORTED}"),
+        ("a.pt", (), "get it again", "get it again"),
+    ],
+)
+def test_a_remedy_of_convert_that_a_function_has_not_is_told_with_the_command(path, own, remedy, told):
+    error = raised(UserError("a.pt", "is something", remedy), convert_first(path, own))
+    assert (error.what, error.remedy) == ("is something", told)
+
+
+def test_the_options_in_a_text_are_what_stands_in_backticks():
+    text = (
+        "give `fields mean=... std=...`, or `weights_only True` of `python -m convert a`; the key is `data.range 0 1`"
+    )
+    assert options_in(text) == {"fields", "weights_only", "python", "data.range"}
 
 
 @pytest.mark.parametrize("parts", [("nothing is there",), ("a.pt", "is empty"), ("a.pt", "is empty", "get it")])

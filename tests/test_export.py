@@ -192,7 +192,7 @@ REFUSED = {
     "another function": (
         lambda own: (own, "x.npz", "augreg"), {}, "activation is 'gelu'.*--adapt activation=gelu_tanh .* vit_jax.export"
     ),
-    "no mean": (lambda own: (own, "x"), {}, r"a run has to state how .*; give fields=\{'mean': \.\.\., 'std'"),
+    "no mean": (lambda own: (own, "x"), {}, r"a run has to state how .*; give `fields mean=\.\.\. std="),
     "another kind": (lambda own: (own, "x", "marian"), {}, "cannot become marian.*: it holds a Transformer"),
     "not numbers": (
         lambda own: (jax.tree.map(lambda x: x * np.nan, own), "x.safetensors"), {}, "NaN or inf.*; take other"

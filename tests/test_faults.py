@@ -530,8 +530,8 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
         jax.block_until_ready(jnp.zeros((1 << 46,), jnp.int8))
     said = as_user_error(caught.value)
     assert isinstance(said, UserError)
-    remedies = "lower --batch, or in training keep the batch and cut it into more parts with --accumulate, or set"
-    assert str(said) == f"out of memory: {remedies} --compute-dtype bfloat16, or --scan --remat full"
+    remedies = "lower `batch`, or in training keep the batch and cut it into more parts with `accumulate`, or set"
+    assert str(said) == f"out of memory: {remedies} `compute_dtype bfloat16`, or `scan True` and `remat full"
     assert as_user_error(MemoryError()) is not None and as_user_error(RuntimeError("INTERNAL: a bug")) is None
 
 
@@ -542,7 +542,7 @@ def test_a_loss_that_is_not_finite(place):
     assert (
         done.stderr.count("\n") == 1
         and "nothing had been saved yet" in done.stderr
-        and "lower --optim.lr" in done.stderr
+        and "lower `optim.lr" in done.stderr
     )
     assert not place.run.steps()
 

@@ -150,7 +150,7 @@ def test_one_batch_at_a_time_is_in_memory_and_an_image_that_cannot_be_read_leave
 def test_a_file_is_overwritten_by_force_alone(tmp_path):
     out = tmp_path / "a.npz"
     out.write_text("mine")
-    with pytest.raises(UserError, match=r"--features .*a\.npz: exists already; add --force"):
+    with pytest.raises(UserError, match=r"features .*a\.npz: exists already; add `force"):
         predict.command(["vit.safetensors", FILES[0], "--features", str(out)])
     assert out.read_text() == "mine"
     assert predict.command(["vit.safetensors", FILES[0], "--features", str(out), "--force"]) == 0
@@ -173,7 +173,7 @@ def test_a_file_is_overwritten_by_force_alone(tmp_path):
         ("--features a.npz --blocks 1,x", "blocks is 1,x: give numbers with commas between them"),
         ("--features a.npz --blocks 1,", "blocks is 1,: give numbers"),
         ("--features a.npz --blocks 1.0", "blocks is 1.0: give numbers"),
-        ("--features a.npz --csv a.csv", "csv: is of predictions, and with --features there are none"),
+        ("--features a.npz --csv a.csv", "csv: is of predictions, and with `features` there are none"),
         ("--features a.npz --top 2", "top: is of predictions"),
         ("--features a.npz --beam 2", "this network generates nothing"),
     ],

@@ -120,7 +120,7 @@ def test_what_cannot_be_is_one_sentence_and_writes_nothing(here, inside, line, s
 
 def test_a_network_without_recipes_says_so(tmp_path, monkeypatch):
     run = replace(vit_jax.preset("numbers").run, init="x", model=TransformerConfig())
-    with pytest.raises(UserError, match=r"^tune is head, but a Transformer has no such recipe: state --optim\.freeze"):
+    with pytest.raises(UserError, match=r"^tune is head, but a Transformer has no such recipe: state `optim\.freeze"):
         apply_recipe(run, "head")
 
 

@@ -218,17 +218,17 @@ def begun(written, layout, **fields):
 @pytest.mark.parametrize(
     ("layout", "fields", "said"),
     [
-        ("huggingface-siglip", {}, "with --model.pool mean it could go back to huggingface-siglip, the layout of its "
+        ("huggingface-siglip", {}, "with `model.pool mean` it could go back to huggingface-siglip, the layout of its "
          "weights; as it is it cannot: pool is 'map' and classes 10, but its classifier takes the mean of the tokens "
          "(pool 'mean'); choose a layout that holds it (--to timm, --to big-vision), or leave its head out with "
          "--adapt head=drop"),
         ("huggingface-siglip", {"pool": "mean"}, "the head is new, with pool mean in place of map"),
-        ("huggingface-dinov2", {}, "with --model.pool cls_mean it could go back to huggingface-dinov2@v4, the layout "),
+        ("huggingface-dinov2", {}, "with `model.pool cls_mean` it could go back to huggingface-dinov2@v4, the layout "),
         ("huggingface-dinov2", {"pool": "cls_mean"}, "the head is new, with pool cls_mean in place of cls"),
         ("huggingface-dinov3", {}, "the head is new it cannot go back to huggingface-dinov3, the layout of its "
          "weights: classes is 10, but the layout has only 0; choose a layout that holds it (--to timm-eva), or leave "
          "its head out with --adapt head=drop"),
-        ("huggingface-clip", {}, "with --model.no-head-bias it could go back to huggingface-clip, "),
+        ("huggingface-clip", {}, "with `model.head_bias False` it could go back to huggingface-clip, "),
         ("huggingface-clip", {"head_bias": False}, "the head is new, with head_bias False in place of True"),
     ],
 )  # fmt: skip

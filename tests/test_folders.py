@@ -86,13 +86,13 @@ def test_steps_of_a_checkpoint_are_candidates(tmp_path: Path) -> None:
     ]
     with pytest.raises(UserError, match=r"several sets .*step 200.*step 100"):
         open_source(str(tmp_path))
-    with pytest.raises(UserError, match="--step 3 is not there"):
+    with pytest.raises(UserError, match="step 3 is not there"):
         open_source(str(tmp_path), step=3)
     with open_source(str(tmp_path), step=100) as source:
         assert (source.tree["a"].read() == SQUARE + 100).all()
     with open_source(str(tmp_path), step="last") as source:
         assert (source.tree["a"].read() == SQUARE + 200).all()
-    with pytest.raises(UserError, match="--step best: only a run of vit-jax notes its best step; give --step last"):
+    with pytest.raises(UserError, match="step best: only a run of vit-jax notes its best step; give `step last"):
         open_source(str(tmp_path), step="best")
     assert_read(tmp_path, {"a": SQUARE + 200}, "200")
 
@@ -173,7 +173,7 @@ def test_file_names_anything_in_the_folder_and_nothing_outside(tmp_path: Path, m
     assert_read(tmp_path / "in", {"a": SQUARE}, "weights")
     monkeypatch.chdir(tmp_path / "in")
     for place in (str(tmp_path / "in"), "."):
-        with pytest.raises(UserError, match=r"--file \.\./out\.npz: is not in"):
+        with pytest.raises(UserError, match=r"file \.\./out\.npz: is not in"):
             open_source(place, "../out.npz")
 
 

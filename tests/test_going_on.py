@@ -189,7 +189,7 @@ def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypat
         train(TINY, epoch=9)
     with pytest.raises(UserError, match="there is no field --continue: a run trains on in one way, as if so many"):
         command.command(["--resume", str(folder), "--epochs", "6", "--continue", "again"])
-    with pytest.raises(UserError, match=r"differs in epochs 3 -> 6; .*; to train it on, give --resume "):
+    with pytest.raises(UserError, match=r"differs in epochs 3 -> 6; .*; to train it on, give `resume "):
         train(replace(TINY, epochs=6), folder=folder)
 
 
@@ -222,7 +222,7 @@ def test_a_run_that_an_older_version_trained_on_is_read_and_goes_on_where_its_ra
     if way == "extended":
         assert on(folder)["step"] == STEPS
     else:
-        with pytest.raises(UserError, match=f"is being trained on by --continue {way}, which is gone; give --resume"):
+        with pytest.raises(UserError, match=f"is being trained on by continue {way}, which is gone; give `resume"):
             on(folder)
     on(folder, epochs=6)
     assert result(folder).arrays == result(longer).arrays and "segments" not in folder.record()

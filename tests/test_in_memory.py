@@ -184,7 +184,7 @@ def test_a_network_of_an_own_loop_is_measured_on_arrays_by_its_statistics(vit):
     assert result.predicted.tolist() == net.logits(PIXELS).argmax(-1).tolist()
     for given, options, says in (
         (vit, {}, r"does not state how images are preprocessed; state that with vit_jax.load\(..., fields="),
-        (net, {"data": None}, r"^the network: no run here, .*as in source=.folder:PATH"),
+        (net, {"data": None}, r"^the network: no run here, .*as in `data.source folder:PATH"),
         (net, {"which": "last"}, "^a network in memory: is not a run"),
         (net, {"source_language": "de"}, "are stated of weights that are loaded"),
         (3, {}, "^path: int is none"),

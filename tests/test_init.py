@@ -343,7 +343,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init vit --model.channels 1", "its model.channels is 3, here it is 1; add --init-channels timm to fit the"),
         (
             "--init vit --model.classes 7",
-            "its model.classes is 3, here it is 7; add --new-head to start with a new head",
+            "its model.classes is 3, here it is 7; add `new_head True` to start with a new head",
         ),
         ("--init vit --model.image 30 --init-resize timm", "model.image 30x30 is not divisible by patch 8x8"),
         ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
@@ -407,7 +407,9 @@ def test_classes_that_the_data_determines_name_the_new_head(timm, photos, inside
     (photos / "a" / "0.jpg").rename(photos / "d" / "0.jpg")
     (photos / "a" / "3.jpg").rename(photos / "d" / "3.jpg")
     told = inside("train", *shlex.split(f"--init vit {SMALL} --data.test 0 --data.validation 0")).stderr
-    assert told.endswith("init vit: its model.classes is 3, here it is 4; add --new-head to start with a new head\n")
+    assert told.endswith(
+        "init vit: its model.classes is 3, here it is 4; add `new_head True` to start with a new head\n"
+    )
     setup, found = begun(parsed(f"--init vit {SMALL} --data.test 0 --data.validation 0 --new-head"))
     assert setup.run.model.classes == 4 and found["head.kernel"].shape == (24, 4)
     assert np.array_equal(found["norm.scale"], drawn(VIT)["norm.scale"])
@@ -415,7 +417,7 @@ def test_classes_that_the_data_determines_name_the_new_head(timm, photos, inside
 
 def test_weights_without_a_head_take_a_new_one(timm, tmp_path):
     timm_folder(tmp_path / "body", replace(VIT, classes=0), num_classes=0)
-    with pytest.raises(UserError, match=r"^init body: its model.classes is 0, here it is 3; add --new-head"):
+    with pytest.raises(UserError, match=r"^init body: its model.classes is 0, here it is 3; add `new_head"):
         begun(parsed(f"--init body {SMALL}"))
     assert begun(parsed(f"--init body {SMALL} --new-head"))[1]["head.kernel"].shape == (24, 3)
 

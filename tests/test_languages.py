@@ -121,7 +121,7 @@ def test_languages_that_nothing_states_are_asked_for_by_their_flags(speaking):
     source, target = OTHER[name]
     with pytest.raises(UserError, match=r"give .*--data\.target-language.*there are \w+, \w+, ") as error:
         opened(folder)[0].encode("x")
-    assert len(str(error.value)) < 500 and ("--data.source-language" in str(error.value)) == bool(source)
+    assert len(str(error.value)) < 500 and ("`data.source_language" in str(error.value)) == bool(source)
     if source:
         for given, missing in (((source, ""), "target"), (("", target), "source")):
             with pytest.raises(
@@ -134,7 +134,7 @@ def test_languages_that_nothing_states_are_asked_for_by_their_flags(speaking):
     if source:
         state(folder, tgt_lang="xx")
         with pytest.raises(
-            UserError, match=r"zer_config\.json: tgt_lang is xx, which is .* with --data\.target-language;"
+            UserError, match=r"zer_config\.json: tgt_lang is xx, which is .* with `data\.target_language`;"
         ):
             opened(folder, (source, ""))
 

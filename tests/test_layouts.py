@@ -25,7 +25,7 @@ from convert.plan.groups import finite, stream
 from convert.plan.plan import plan, target_layout
 from convert.plan.shared import find_shared, members
 from convert.plan.shared import values as values_to_try
-from convert.recognise.config import resolve
+from convert.recognise.config import NAMED, STATED, resolve
 from convert.recognise.layouts import Recognition, find, which_layout
 from convert.recognise.reading import Reading
 from vit_jax.config.dotted import replace_fields, value_at
@@ -159,13 +159,13 @@ def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout)
         names = rules.file_shapes(rules.narrow(layout.rows(config)))
         said = fields(config)
         if i < 4:  # nothing is left to solve
-            assert resolve(layout, names, [("--set", said)], "file").normal() == config.normal()
+            assert resolve(layout, names, [(STATED, said)], "file").normal() == config.normal()
         unsolved = {
             k: v
             for k, v in said.items()
             if not (f := layout.fields[k]).follow and (f.solve is None or f.solve(names) is None)
         }
-        assert resolve(layout, names, [("--set", unsolved)], "file").normal() == config.normal()
+        assert resolve(layout, names, [(STATED, unsolved)], "file").normal() == config.normal()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -280,11 +280,11 @@ def test_set_corrects_model_and_nothing_that_a_file_says():
     config = some("timm")[0]
     names = rules.file_shapes(rules.narrow(layout.rows(config)))
     said = fields(config)
-    assert resolve(layout, names, [("--set", {"eps": 1e-3}), ("--model vit", said)], "file").eps == 1e-3
-    with pytest.raises(UserError, match=r"eps is 0.001 by --set but 1e-06 by its config.json"):
-        resolve(layout, names, [("--set", {"eps": 1e-3}), ("its config.json", said)], "file")
-    with pytest.raises(UserError, match=r"heads is 2 by its config.json but 1 by --model vit"):
-        resolve(layout, names, [("its config.json", said), ("--model vit", {"heads": 1})], "file")
+    assert resolve(layout, names, [(STATED, {"eps": 1e-3}), (f"{NAMED} vit`", said)], "file").eps == 1e-3
+    with pytest.raises(UserError, match=r"eps is 0.001 by `fields` but 1e-06 by its config.json"):
+        resolve(layout, names, [(STATED, {"eps": 1e-3}), ("its config.json", said)], "file")
+    with pytest.raises(UserError, match=r"heads is 2 by its config.json but 1 by `model vit"):
+        resolve(layout, names, [("its config.json", said), (f"{NAMED} vit`", {"heads": 1})], "file")
     assert (
         resolve(
             layout, names, [("its config.json", {"eps": 1e-6}), ("this run's config", said | {"eps": 1e-5})], "file"
@@ -305,7 +305,7 @@ def test_a_run_is_asked_only_for_what_nobody_else_says():
         "stem_activation": "relu",
         "eps": 1e-5,
     }
-    said = [("this run's config", run), ("--model vit", {"eps": 1e-6})]
+    said = [("this run's config", run), (f"{NAMED} vit`", {"eps": 1e-6})]
     assert resolve(layout, names, said, "file").normal() == config.normal()
     assert resolve(layout, names, said[:1], "file").normal() == replace(config.normal(), eps=1e-5)
 
@@ -318,13 +318,13 @@ def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen)
     layout, config = LAYOUTS[name], some(name)[0]
     names = rules.file_shapes(rules.narrow(layout.rows(config)))
     (field, value), own = next(iter(unseen.items())), ("its own metadata", fields(config) | unseen)
-    for said in ([own], [("--set", unseen), own]):
+    for said in ([own], [(STATED, unseen), own]):
         assert getattr(resolve(layout, names, said, "file"), field) == value
     other = getattr(config, field)
     with pytest.raises(
-        UserError, match=f"{field} is {other!r} by --set but {value!r} by its own metadata; correct --set"
+        UserError, match=f"{field} is {other!r} by `fields` but {value!r} by its own metadata; correct `fields"
     ):
-        resolve(layout, names, [("--set", {field: other}), own], "file")
+        resolve(layout, names, [(STATED, {field: other}), own], "file")
     with pytest.raises(UserError, match="final_norm is False by its own metadata but True by its layout"):
         resolve(layout, names, [("its own metadata", fields(config) | {"final_norm": False})], "file")
 
@@ -336,12 +336,14 @@ def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(
     others, refused = fields(config), 0
     for field in (field for field, one in layout.fields.items() if len(one.among) == 1):
         for value in (v for v in values_to_try(layout.network, field) if not layout.fields[field].allows(v)):
-            stated = [("--set", {field: value}), ("its config.json", {**others, field: None})]
+            stated = [(STATED, {field: value}), ("its config.json", {**others, field: None})]
             other = replace_fields(config, {field: value})
             if other.shapes() != config.shapes():
                 refused += 1
                 if refused == 1:
-                    with pytest.raises(UserError, match=f"{field} is .* by --set but .* by its layout; correct --set"):
+                    with pytest.raises(
+                        UserError, match=f"{field} is .* by `fields` but .* by its layout; correct `fields"
+                    ):
                         resolve(layout, names, stated, "file")
                 continue
             try:
@@ -360,11 +362,11 @@ def test_the_layout_s_own_code_goes_before_a_model_s_name():
     config = some("augreg@linen")[0]
     names = rules.file_shapes(rules.narrow(layout.rows(config)))
     assert (
-        resolve(layout, names, [("--model vit", fields(config) | {"activation": "gelu"})], "file").activation
+        resolve(layout, names, [(f"{NAMED} vit`", fields(config) | {"activation": "gelu"})], "file").activation
         == "gelu_tanh"
     )
-    with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by --model vit; correct --model vit"):
-        resolve(layout, names, [("--model vit", fields(config) | {"width": 16})], "file")
+    with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by `model` vit; correct `model vit"):
+        resolve(layout, names, [(f"{NAMED} vit`", fields(config) | {"width": 16})], "file")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "V2"])
@@ -393,7 +395,7 @@ def test_what_people_call_a_layout_is_one_of_ours():
         "ours": "vit-jax", "vit_jax": "vit-jax", "torchvision": "torchvision", "EVA-02": "timm-eva",
     }.items():  # fmt: skip
         assert find(name, "to")[-1].dialect == dialect, name
-    with pytest.raises(UserError, match=r"^--to npz: is a kind of file and no layout; give DST the suffix \.npz"):
+    with pytest.raises(UserError, match=r"^to npz: is a kind of file and no layout; give DST the suffix \.npz"):
         find("npz", "to")
 
 
@@ -406,5 +408,5 @@ def test_a_library_with_several_layouts_stands_for_the_one_that_holds_a_network(
         assert target_layout(name, theirs).dialect == dialect
     plain = next(config for config in some("timm") if not LAYOUTS["timm-eva"].cannot(config))
     assert target_layout("timm", plain) is LAYOUTS["timm"]
-    with pytest.raises(UserError, match=r"^--to hf: none of its layouts of a Transformer .* --to marian, --to bart, "):
+    with pytest.raises(UserError, match=r"^to hf: none of its layouts of a Transformer .* `to` marian, `to` bart, "):
         target_layout("hf", some("torch-transformer")[0])

@@ -162,7 +162,7 @@ def test_a_second_writer_is_refused_and_a_dead_one_followed(bucket, tmp_path):
     first.commit()
     # Known at once on this machine; elsewhere by a sign of life, or because it goes on saving.
     for lives in (lambda place: True, lambda place: None, lambda place: first.commit()):
-        with pytest.raises(UserError, match="in use by first; wait for it, end it, or choose another --name"):
+        with pytest.raises(UserError, match="in use by first; wait for it, end it, or choose another `name"):
             take(open_store("s3://bucket/run"), tmp_path / "second", said, lives)
     assert len(said) == 2 and "waiting for a sign of its life" in said[0]
     first._pulse.stop()  # as if its machine slept

@@ -57,7 +57,7 @@ def test_a_file_of_it_goes_to_timm_and_back_to_the_bit(ann, run, tmp_path):
     source = file(ann, tmp_path / "ann.safetensors")
     asked, there, back = tmp_path / "no", tmp_path / "timm.safetensors", tmp_path / "back.safetensors"
     code, _, error = run(source, asked, "--to", "timm")
-    assert code == 2 and "its tensors cannot tell image, heads, activation; give --model NAME" in error
+    assert code == 2 and "its tensors cannot tell image, heads, activation; give `model NAME" in error
     flags = [
         "--set",
         "image=8",

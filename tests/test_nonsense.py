@@ -58,7 +58,7 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--accept", "foo"), "--accept foo: no layout asks for that; known: batch-attention"),
+        (("--accept", "foo"), "accept foo: no layout asks for that; known: batch-attention"),
         (("--accept", "batch-atention"), "nearest: batch-attention"),
         (("--preset", "digits"), "holds no optimizer's state for it; leave the flag out"),
         (("--model", "nonsense" * 700), "there is no such network; known: "),

@@ -619,7 +619,7 @@ def test_any_other_loop_goes_on_where_its_run_is_named(tmp_path):
     fields = {"image": (4, 6), "heads": 2, "eps": 1e-6, "activation": "gelu", "pool": "cls", "mean": 0.3, "std": 0.7}
     with (reading := read(str(tmp_path / "theirs.pt"), Options(sets=fields, layout="timm"))).source:
         way, run = plan(reading, "vit-jax"), run_of(c, optim, "float32")
-        with pytest.raises(UserError, match="not the config that it belongs to; name it with --preset"):
+        with pytest.raises(UserError, match="not the config that it belongs to; name it with `preset"):
             training.training(reading)
         into_run(way, training.training(reading, run), str(tmp_path / "run"), stream(way))
     found = items(tmp_path / "run")
@@ -654,7 +654,7 @@ def test_tied_copies_have_one_moment_and_computed_parts_none():
 def test_moments_do_not_follow_adaptations_and_casts(tmp_path):
     with (reading := read(save(trained(VIT, ADAMW, 2), tmp_path / "a.pt"))).source:
         for options in ({"adapt": ["head=drop"]}, {"dtype": "float32"}):
-            with pytest.raises(UserError, match="does not follow --adapt and --dtype"):
+            with pytest.raises(UserError, match="does not follow `adapt` and `dtype"):
                 state = training.training(reading)
                 into_run(plan(reading, "vit-jax", **options), state, str(tmp_path / "run"), iter(()))
 

@@ -99,7 +99,7 @@ def test_a_checkpoint_managers_steps_have_items(tmp_path):
     with orbax.open_folder(tmp_path / "run/10/model") as source:
         assert_same(values(source), {"a": np.float32([10, 10])})
     for step, told in (
-        (None, "holds the steps 10, 3; name one with --step"),
+        (None, "holds the steps 10, 3; name one with `step"),
         (4, "there is no step 4; it holds 10, 3"),
     ):
         with pytest.raises(UserError, match=told):

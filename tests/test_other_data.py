@@ -222,12 +222,12 @@ def test_what_else_is_refused(tmp_path):
     broken = folder(tmp_path, "broken", range(3))
     next((tmp_path / "broken").rglob("*.png")).write_bytes(b"no image")
     with pytest.raises(
-        UserError, match=r"\.png: not a JPEG.*; convert or remove it, or leave such images out with --skip"
+        UserError, match=r"\.png: not a JPEG.*; convert or remove it, or leave such images out with `data.skip_"
     ):
         evaluate.command(["digits", "--data.source", broken])
     out = tmp_path / "there.csv"
     out.write_text("mine")
-    with pytest.raises(UserError, match="exists already; add --force"):
+    with pytest.raises(UserError, match="exists already; add `force"):
         evaluate.command(["digits", "--csv", str(out)])
     assert out.read_text() == "mine"
     with pytest.raises(UserError, match="takes 2 channels, which image files do not have; give an"):
@@ -273,10 +273,10 @@ def test_wide_pixels_are_measured_as_8_bits_by_the_range_of_the_data_or_of_the_r
     assert evaluate.command(["digits", "--data.source", wide]) == 0
     out = capsys.readouterr().out
     assert "40 images have more than 8 bits, read as 0 to 65535; the values go from 0 to 4080: to use all" in out
-    assert "give --data.range 0 4095" in out and f"accuracy           {wanted.metrics['accuracy']:.4f}" not in out
+    assert "give `data.range 0 4095`" in out and f"accuracy           {wanted.metrics['accuracy']:.4f}" not in out
     with pytest.raises(UserError, match=r"data.range is \(4080.0, 0.0\): give two numbers, the second one greater"):
         evaluate.command(["digits", "--data.source", wide, "--data.range", "4080", "0"])
-    with pytest.raises(UserError, match=r"data.range is of other images than the run's own: add --data.source"):
+    with pytest.raises(UserError, match=r"data.range is of other images than the run's own: add `data.source"):
         evaluate.command(["digits", "--data.range", "0", "4080"])
     with pytest.raises(UserError, match=r"\.png: has pixels of 8 bits"):
         vit_jax.evaluate("digits", source=plain, data_range=(0, 4080))

@@ -178,7 +178,7 @@ def test_an_adapter_alone_is_named_with_its_base_and_the_way(kind, says, tmp_pat
         with pytest.raises(UserError, match=says):
             read(str(path))
     (tmp_path / "lora" / "adapter_config.json").unlink()
-    with pytest.raises(UserError, match=r"LoRA adapter of peft, .*--adapt lora=merge:FOLDER"):
+    with pytest.raises(UserError, match=r"LoRA adapter of peft, .*`adapt lora=merge:FOLDER"):
         read(str(tmp_path / "lora"))
     for text, says in (("lora=merge", "give the folder"), (f"lora=merge:{tmp_path}", "no adapter_config.json")):
         with pytest.raises(UserError, match=says):

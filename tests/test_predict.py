@@ -188,7 +188,7 @@ def test_the_mean_of_the_last_checkpoints_is_numpys_over_what_was_saved(capsys, 
 
 def test_a_mean_of_more_checkpoints_than_are_kept_is_refused(tmp_path, capsys):
     folder = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
-    says = r"run: weights is mean:9, but only 2 of its last checkpoints are there; .* mean:2, or train with --keep 9$"
+    says = r"run: weights is mean:9, but only 2 of its last checkpoints are there; .* mean:2, or train with `keep 9$"
     with pytest.raises(vit_jax.UserError, match=says):
         evaluate.command([str(folder), "--weights", "mean:9"])
     with pytest.raises(vit_jax.UserError, match=r"^ema is True, but mean:2 is the mean of the weights themselves"):
@@ -372,7 +372,7 @@ def test_a_pipe_of_paths_has_a_line_for_each(capsys, monkeypatch, tmp_path):
         assert predict.command(["digits", *arguments]) == 0
         return capsys.readouterr().out.removesuffix("\n").split("\n")
 
-    with pytest.raises(UserError, match=r"\.png: not a JPEG.*leave such images out with --skip-unreadable"):
+    with pytest.raises(UserError, match=r"\.png: not a JPEG.*leave such images out with `data.skip_unreadable"):
         lines()
     capsys.readouterr()
     skip = "--skip-unreadable"
@@ -420,7 +420,7 @@ def test_csv_and_force(tmp_path, capsys):
     for line, first in zip(lines, rows[1::2], strict=True):
         assert line.startswith(f"{first[0]}: {first[2]} ({float(first[3]):.1%})")
     before = out.read_bytes()
-    with pytest.raises(UserError, match="exists already; add --force"):
+    with pytest.raises(UserError, match="exists already; add `force"):
         predict.command(["digits", "images/000.png", "--csv", str(out)])
     assert out.read_bytes() == before
     shown(capsys, "images/000.png", "--csv", out, "--force")
@@ -735,7 +735,7 @@ def test_what_else_predict_refuses_of_weights(converted, tmp_path):
         return str(error.value)
 
     converted("runs/digits", tmp_path / "a.pt", "--to", "timm")
-    assert "is not a run, so there are no --weights and --ema to choose" in told(tmp_path / "a.pt", "--weights", "last")
+    assert "is not a run, so there are no `which` and `ema` to choose" in told(tmp_path / "a.pt", "--weights", "last")
     (tmp_path / "a.pt.json").unlink()
     assert "--set heads=..." in told(
         tmp_path / "a.pt"
@@ -769,5 +769,5 @@ def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
         "vit_jax.weights.load.Checkpoints", lambda folder, factors: SimpleNamespace(restore=lambda shapes: (saved, []))
     )
     assert weights(runs.find("digits"), run.model) == (3, {"x": 1})
-    with pytest.raises(UserError, match=r"keeps no averaged weights; train with --ema 0.999"):
+    with pytest.raises(UserError, match=r"keeps no averaged weights; train with `ema 0.999"):
         weights(runs.find("digits"), run.model, ema=True)

@@ -234,7 +234,7 @@ def test_without_a_network_one_sentence_names_place_address_and_flag(home, table
     official, files, _ = small("cifar10")
     table("cifar10", official, files, "http://127.0.0.1:9/")
     text = refusal("cifar10")
-    assert "127.0.0.1:9 could not be reached (Connection refused)" in text and "--data.dir" in text
+    assert "127.0.0.1:9 could not be reached (Connection refused)" in text and "`data.dir" in text
     assert "http://127.0.0.1:9/cifar-10-binary.tar.gz" in text and str(home / "downloads/cifar10") in text
     for name in ("mnist", "cifar100"):  # as they are: their servers have no address here
         assert "could not be reached (tests do not reach the network)" in refusal(
@@ -244,9 +244,9 @@ def test_without_a_network_one_sentence_names_place_address_and_flag(home, table
 
 def test_no_download_refuses_and_writes_nothing(home):
     text = refusal("cifar10", download=False)
-    assert "data.download is false; give --data.download" in text
+    assert "data.download is false; give `data.download" in text
     assert OFFICIAL["cifar10"].archives[0].addresses[0] in text
-    assert str(home / "downloads/cifar10") in text and "--data.dir" in text and not home.exists()
+    assert str(home / "downloads/cifar10") in text and "`data.dir" in text and not home.exists()
 
 
 def test_a_dry_run_says_what_it_would_fetch_and_writes_nothing(home, table, inside, tmp_path):
@@ -266,7 +266,7 @@ def test_a_stated_folder_must_exist_and_be_one(home, tmp_path):
     for path in (tmp_path / "absent", tmp_path / "file"):
         assert (
             refusal("cifar10", dir=str(path))
-            == f"data.dir {path}: no such folder; make it, or give --data.dir another one"
+            == f"data.dir {path}: no such folder; make it, or give `data.dir` another one"
         )
     home.write_text("")
     assert f"data.dir {home}: no such folder" in refusal("cifar10")

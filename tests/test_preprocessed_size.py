@@ -262,7 +262,7 @@ def test_convert_keeps_positions_and_preprocessing_where_the_target_takes_both(t
 
 
 def test_a_target_of_one_size_says_how_to_keep_the_preprocessing(theirs, inside):
-    told = "it is for images of 16x16, and the network of vit-jax@vit takes 28x28 alone; keep it with --adapt"
+    told = "it is for images of 16x16, and the network of vit-jax@vit takes 28x28 alone; keep it with `adapt"
     done = inside("convert", "theirs", "x.safetensors", cwd=theirs.parent)
     assert done.returncode == 0 and f"{told} resize=16x16:hf" in done.stdout, done.stdout + done.stderr
     kept = inside("convert", "theirs", "y.safetensors", "--adapt", "resize=16x16:hf", cwd=theirs.parent)

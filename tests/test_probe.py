@@ -131,7 +131,7 @@ def test_without_a_validation_split_a_tenth_of_train_is_held_out_by_class():
     assert "on 180 images of train" in learnt.notes[0] and "chosen on 20 other images of train" in learnt.notes[0]
     assert learnt.scores(split.features, 5).shape == (200, 5) and (learnt.scores(split.features, 5)[:, 4] == 0).all()
     few = SimpleNamespace(labels=labels[::60], features=split.features[::60])
-    with pytest.raises(UserError, match="4 images of train are too few to hold some out: give more, or take --probe k"):
+    with pytest.raises(UserError, match="4 images of train are too few to hold some out: give more, or take `probe k"):
         probe.learn_probe("linear", lambda split: split.features, {"train": few}, seed=3)
 
 

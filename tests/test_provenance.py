@@ -167,7 +167,7 @@ def test_a_list_of_files_removes_none_outside_its_folder(tmp_path):
     ],
 )
 def test_a_preprocessing_that_cannot_be_is_refused_by_its_flag(name, value):
-    with pytest.raises(UserError, match=rf"^--set {name}=.*: give "):
+    with pytest.raises(UserError, match=rf"^fields {name}=.*: give "):
         preprocessing(CONFIG, {"mean": 0.5, "std": 0.5, name: value}, None)
     stated = HOW | {name: value}
     facts = fitting(Facts(preprocess=stated), CONFIG)

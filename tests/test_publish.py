@@ -198,7 +198,7 @@ BEFOREHAND = {
     "hf://me/x --license Apache": "--license Apache: give the hub's name of a licence",
     "folder --license mit": "--license mit: is of a repository of the hub, and folder is a place here",
     "folder --public": "--public: is of a repository of the hub, and folder is a place here",
-    "hf://me/x --to tim": "--to tim: there is no such layout",
+    "hf://me/x --to tim": "to tim: there is no such layout",
 }
 
 

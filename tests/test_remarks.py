@@ -70,7 +70,7 @@ def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path
         code, told, _ = convert(source, tmp_path / target, *way, "--set", "mean=0.5", "--set", "std=0.5")
         assert (
             code == 0
-            and "so fit stretch, interpolation bicubic is written; change it with --set fit=... --set interpolation=..."
+            and "so fit stretch, interpolation bicubic is written; change it with `fields fit=... interpolation=...`"
             in told
         )
 

@@ -1,4 +1,6 @@
-"""What messages name exists: flags, layouts, fields, commands, functions, files, extras; and following them helps.
+"""What messages name exists: fields, options, flags, layouts, commands, functions, files, extras; following them helps.
+
+A field or an option is named as in config.json, and the shell and Python both take it so.
 
 The texts are all strings in the code of vit_jax and convert but docstrings: help and messages alike.
 """
@@ -9,12 +11,15 @@ import ast
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import json
 import re
+import shlex
 import tomllib
+import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,24 +27,27 @@ from safetensors.numpy import save_file
 
 import vit_jax
 from convert import adapt, rules
-from convert.commands.arguments import PURPOSE, parser
+from convert.commands.arguments import PURPOSE, options, parser
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.config import Untold
 from convert.recognise.layouts import extras, find
 from convert.recognise.preprocessing import SETTABLE
-from convert.recognise.reading import Options, read
+from convert.recognise.reading import read
 from convert.write import into_onnx_folder, into_transformers_js
 from vit_jax.commands import cli, evaluate, plan, predict, sheet, sweep, train
 from vit_jax.config import flags
+from vit_jax.config.decoding import Decoding
 from vit_jax.config.dotted import leaves
 from vit_jax.config.run import RunConfig
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.networks import NETWORKS
 from vit_jax.models.sizes import is_sized
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.reports import command, compare
+from vit_jax.runs.values import flat, with_fields
+from vit_jax.weights.interop import EXPORTS, LOADS, READING, WRITING
 
 ROOT = Path(__file__).parents[1]
 # Flags of XLA, one that has no parser, and a word for any.
@@ -53,7 +61,7 @@ GAP = "{}"  # what stands in a text for a value
 
 
 class Named(NamedTuple):
-    """A text of the code, or an Option: where it stands, and what it says."""
+    """A text of the code: where it stands, and what it says."""
 
     place: str
     text: str
@@ -104,13 +112,23 @@ def convert_flags() -> set[str]:
 
 
 @functools.cache
-def run_flags() -> set[str]:
-    """The flags of all commands of vit_jax."""
+def run_defaults() -> list[train.Options]:
+    """The options of the command train, of each preset."""
     fields = dataclasses.fields(RunConfig)
     runs = [preset(name).run for name in PRESETS]
-    training = [train.Options(**{f.name: getattr(run, f.name) for f in fields}) for run in runs]
-    others = [each.Options for each in (evaluate, predict, command, compare, sheet, sweep, plan)]
-    names = {name for each in (*training, *others) for name in flags.flags(each)}
+    return [train.Options(**{f.name: getattr(run, f.name) for f in fields}) for run in runs]
+
+
+OF_COMMANDS = (evaluate.Options, predict.Options, command.Options, compare.Options, sweep.Options)
+FUNCTIONS = ("build", "compare", "evaluate", "export", "load", "predict", "preset", "report", "steps", "sweep", "train")
+
+
+@functools.cache
+def run_flags() -> set[str]:
+    """The flags of all commands of vit_jax."""
+    found = [flag for each in (*run_defaults(), *OF_COMMANDS, sheet.Options, sweep.Options, plan.Options)
+             for flag in flags.flags(each).values()]  # fmt: skip
+    names = {name for flag in found for name in (flag.name, flag.also) if name}
     return {f"--{name}" for name in names} | {
         f"--{'.'.join([*a, f'no-{b}'])}" for *a, b in (n.split(".") for n in names)
     }
@@ -136,25 +154,159 @@ def test_every_flag_that_a_text_names_is_one_of_its_command():
     assert not strange
 
 
-def test_every_option_of_convert_that_a_message_names_is_one():
-    strange = {f"{place}: {args[0]}" for place, args in calls("Option") if args and GAP not in args[0]} - {
-        f"{place}: {args[0]}" for place, args in calls("Option") if args and f"--{args[0]}" in convert_flags()
+# ------------------------------------------------------------------------ fields and options, for both doors
+
+# What stands in backticks and is no field: commands, and names of Python.
+NO_FIELDS = re.compile(
+    r"[^a-z]|$|(python|vit-jax|npm|git|hf|wandb) |(call|encode|formats|kind_of|pipeline|predict|update)$"
+)
+STANDS_FOR = {"N": "3", "K": "3", "FILE": "a.csv", "COLUMN": "b", "KEY": "c"}
+FILLED = [
+    *("data.range 0 65535", "data.range -1 1", "data.range -0.5 2.5", "data.labels age weight", "data.labels 3"),
+    *("data.file_column path", "data.separator ;", "data.source pets:1.0.0", "data.dir '/a b'", "model.classes 7"),
+    *("model.patch 2 4", "model.heads 6", "model.cls_token False", "augment.flip False", "batch 24", "keep 9"),
+    *("model.stem 32 64", "stages 0.1 0", "init runs/a", "optim.lr 0.003", "max_steps 10", "data.download False"),
+]
+
+
+def spans() -> Iterator[Named]:
+    """All that messages name in backticks as fields and options, with their values."""
+    for place, text in texts():
+        for span in re.findall(r"`([^`]*)`", text):
+            if not NO_FIELDS.match(span):
+                yield Named(place, span)
+
+
+def in_shell(name: str) -> set[str]:
+    """The fields of which command, or of convert, have a name in the shell."""
+    found = {"run" for each in run_defaults() if name.replace("_", "-") in flags.flags(each)}
+    found |= {"command" for each in OF_COMMANDS for flag in flags.flags(each).values()
+              if name.replace("_", "-") in (flag.name, flag.also)}  # fmt: skip
+    return found | {"convert" for flag in convert_flags() if flag == f"--{name.replace('_', '-')}"}
+
+
+@functools.cache
+def arguments() -> set[str]:
+    """The arguments of public functions; what is searched is one of the fields of Decoding."""
+    own = {name for function in FUNCTIONS for name in inspect.signature(getattr(vit_jax, function)).parameters}
+    return own | {f.name for f in dataclasses.fields(Decoding)} | {"features"}  # features is a method
+
+
+def in_python(name: str) -> bool:
+    """Whether Python has a name: in `fields`, as an argument, by its last part where it has several."""
+    in_fields = any(name in flat(each.run()) for each in run_defaults())
+    return in_fields or bool({name, name.rpartition(".")[2], name.replace(".", "_"), f"{name}_"} & arguments())
+
+
+def test_every_field_and_option_that_a_message_names_is_one_for_the_shell_and_for_python():
+    """Convert has options that Python lacks: their messages are completed with its command (`convert_first`)."""
+    found = {(span.partition(" ")[0], place) for place, span in spans()}
+    assert len(found) > 150
+    for name, place in found:
+        if name == "model.FIELD" or GAP in name:
+            continue
+        assert in_shell(name), f"{place}: {name}"
+        if name == "force":  # of commands that write files, which functions return
+            continue
+        completed = "convert" in in_shell(name) and place.startswith(("convert", "vit_jax/weights"))
+        assert in_python(name) or (completed and name in READING | WRITING | ONLY_CONVERT), f"{place}: {name}"
+
+
+# Of files that the command alone reads or writes.
+ONLY_CONVERT = {"file", "allow_nonfinite", "preset"}
+
+
+def test_the_options_that_functions_share_with_convert_are_their_arguments():
+    for function, names in ((vit_jax.load, LOADS), (vit_jax.export, EXPORTS)):
+        assert names < {*inspect.signature(function).parameters}
+    assert {f"--{name.replace('_', '-')}" for name in LOADS | EXPORTS | READING | WRITING} - convert_flags() == {
+        "--shard-size"  # convert writes what the Hub takes
     }
-    assert not strange
 
 
-def test_every_value_that_a_message_gives_to_an_option_is_one():
+def values_of(span: str) -> tuple[str, list[str]]:
+    name, *values = shlex.split(span)
+    return name, [STANDS_FOR.get(value, value) for value in values]
+
+
+def of_python(hint: Any, words: list[str]) -> Any:
+    """The value that a user of Python writes for these words, without a look at how a field has it."""
+    read = [word if str in (hint, *typing.get_args(hint)) else _literal(word) for word in words]
+    return read[0] if len(read) == 1 else tuple(read)
+
+
+def _literal(word: str) -> Any:
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word
+
+
+def stated_spans() -> list[str]:
+    """All fields of runs with a value that messages name in full, and some whose value they fill in."""
+    named = {span for _, span in spans() if " " in span and GAP not in span and "..." not in span}
+    return sorted(span for span in {*named, *FILLED} if "run" in in_shell(values_of(span)[0]))
+
+
+@pytest.mark.parametrize("span", stated_spans())
+def test_a_value_that_a_message_tells_is_the_same_in_the_shell_and_in_python(span):
+    name, words = values_of(span)
+    options = next(each for each in run_defaults() if name.replace("_", "-") in flags.flags(each))
+    known = flags.flags(options)
+    (in_shell,) = flags.read_words([f"--{name}", *words], known).values()
+    hint = known[name.replace("_", "-")].hint
+    if name in flat(options.run()):
+        changed = with_fields(options.run(), {name: of_python(hint, words)})
+        assert flat(changed)[name][0] == in_shell != flags.read_words([], known)
+    else:
+        assert in_python(name) and in_shell == of_python(hint, words)
+
+
+def test_there_are_values_of_each_kind_to_try():
+    kinds = {bool: "augment.flip False", tuple: "data.range 0 65535", float: "optim.clip 1", str: "data.fit pad"}
+    assert len(stated_spans()) > 36 and {*kinds.values()} < {*stated_spans()}
+
+
+@pytest.mark.parametrize("span", ["which last", "ema False", "data.range 0.0 1.0", "probe knn", "data.labels a b"])
+def test_an_option_of_a_command_is_taken_as_messages_name_it(span):
+    name, words = values_of(span)
+    given = flags.parse(evaluate.Options, ["runs/a", f"--{name}", *words], prog="evaluate")
+    usual = flags.parse(evaluate.Options, ["runs/a"], prog="evaluate")
+    assert given != usual
+    field = {"which": "weights"}.get(name, name)
+    assert flat(given)[field][0] == of_python(flags.flags(evaluate.Options)[field.replace("_", "-")].hint, words)
+
+
+SPANS_OF_CONVERT = {  # as messages name it: in arguments of argparse
+    "weights_only True": {"weights_only": True}, "allow_nonfinite True": {"allow_nonfinite": True},
+    "force False": {"force": False}, "layout timm": {"layout": "timm"}, "model NAME": {"model": "NAME"},
+    "fields mean=0.5 std=0.2": {"sets": ["mean=0.5", "std=0.2"]}, "key teacher": {"key": "teacher"},
+    "to onnx": {"to": "onnx"}, "dtype float32": {"dtype": "float32"}, "takes images": {"takes": "images"},
+    "adapt head=drop": {"adapt": ["head=drop"]}, "onnxruntime_web node_modules": {"onnxruntime_web": "node_modules"},
+    "step last": {"step": "last"}, "file a.pt": {"file": "a.pt"}, "accept two-eps": {"accept": ["two-eps"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("span", SPANS_OF_CONVERT)
+def test_convert_takes_an_option_as_messages_name_it(span):
+    name, *words = span.split()
+    found = parser("", "convert").parse_args(["a", "b", f"--{name}", *words])
+    assert SPANS_OF_CONVERT[span].items() <= vars(found).items() and {"a", "b"} < {*map(str, vars(found).values())}
+
+
+def test_every_layout_adaptation_and_field_that_a_message_names_is_one():
     fields = {*SETTABLE, *(name for network in NETWORKS.values() for name in (*leaves(network), *extras(network)))}
-    for place, (name, *values) in ((place, args) for place, args in calls("Option") if args):
+    for place, span in spans():
+        name, *values = span.split()
         for value in values:
-            if GAP in value or value in ("NAME", "LABEL", "N"):
+            if GAP in value or value in ("NAME", "LABEL", "N") or not place.startswith("convert"):
                 continue
             if name == "adapt":
                 adapt.operation(value)
-            elif name in ("from", "to") and value not in FOLDERS:
+            elif name in ("layout", "to") and value not in FOLDERS:
                 find(value, name)
-            elif name == "set":
-                assert value.partition("=")[0] in fields, f"{place}: --set {value}"
+            elif name == "fields":
+                assert value.partition("=")[0] in fields, f"{place}: {span}"
 
 
 def test_every_command_that_a_text_names_is_one():
@@ -191,6 +343,25 @@ def test_every_file_that_a_message_names_is_one_that_code_looks_for():
 
 
 # ------------------------------------------------------------------------ following a remedy helps
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "field"),
+    [
+        (np.linspace(0, 1, 24 * 64).reshape(24, 8, 8), np.arange(24) % 3, "data.range"),
+        (np.zeros((24, 8, 8), np.uint8), np.eye(3, dtype=int)[np.arange(24) % 3], "data.target"),
+    ],
+)
+def test_training_on_arrays_takes_what_the_refusal_tells(images, labels, field, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {"model.width": 8, "model.heads": 2, "model.hidden": 8, "model.depth": 1, "batch": 8, "max_steps": 1}
+    with pytest.raises(UserError) as refused:
+        vit_jax.train("digits", data=(images, labels), fields=small)
+    name, words = values_of(next(span for span in re.findall("`([^`]*)`", str(refused.value)) if field in span))
+    hint = flags.flags(run_defaults()[0])[name].hint
+    told = vit_jax.train("digits", data=(images, labels), fields={**small, name: of_python(hint, words)})
+    in_shell = flags.read_words([f"--{name}", *words], flags.flags(run_defaults()[0]))[name]
+    assert flat(vit_jax.load(told["folder"]).run)[name][0] == in_shell and told["step"] == 1
 
 
 VIT = ViTConfig(image=8, patch=4, classes=5, width=12, depth=2, heads=3, hidden=20, eps=1e-12)
@@ -235,7 +406,7 @@ CASES = {  # tensors, config.json beside them, what the user states, words of th
     "fields that nothing states": (tensors("huggingface@v4", VIT), {}, {}, "cannot tell"),
     "a file of another class": (tensors("huggingface@v4", VIT), SIDE, {"layout": "huggingface@v5"}, "not of hugg"),
 }  # fmt: skip
-ANSWERS = {"heads": 3, "eps": 1e-12, "activation": "gelu", "image": 8, "LABEL": "teacher"}
+ANSWERS = {"heads": "3", "eps": "1e-12", "activation": "gelu", "image": "8", "LABEL": "teacher"}
 
 
 def write(folder: Path, shapes, config) -> str:
@@ -245,28 +416,46 @@ def write(folder: Path, shapes, config) -> str:
     return str(folder)
 
 
-def followed(stated: dict, option: Option) -> dict:
-    """What a user states who follows an option of a remedy, with the values that only the user knows."""
-    value = option.values[0] if option.values else ""
-    if option.name == "set":
-        names = [each.partition("=")[0] for each in option.values]
-        return {**stated, "sets": {**stated.get("sets", {}), **{name: ANSWERS[name] for name in names}}}
-    key = {"from": "layout", "key": "key", "adapt": "headless"}[option.name]
-    return {**stated, key: value == "head=drop" or ANSWERS.get(value, value)}
+def remedies(error: UserError) -> list[tuple[str, list[str]]]:
+    """The options of convert that an error names, (name, values) each, with the values that only the user knows."""
+    found = []
+    for span in re.findall(r"`([^`]*)`", str(error)):
+        name, *words = span.split()
+        if name == "fields":
+            words = [f"{key}={ANSWERS.get(key)}" for key in (word.partition("=")[0] for word in words)]
+        found.append((name, [ANSWERS.get(word, word) for word in words]))
+    return [(name, words) for name, words in found if name in {*LOADS, "adapt"} and words and words != ["NAME"]]
+
+
+def shell_words(stated: dict[str, Any]) -> list[str]:
+    """Words of a command line with what a user states."""
+    sets = [f"{key}={value}" for key, value in stated.get("sets", {}).items()]
+    return [*(["--set", *sets] if sets else []), *(["--from", stated["layout"]] if "layout" in stated else [])]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_following_the_remedy_of_a_refusal_helps(case, tmp_path):
+    """In the shell as it is told, and in Python where `load` has such an argument."""
     shapes, config, stated, words = CASES[case]
     path = write(tmp_path, shapes, config)
+
+    def opened(*more: str) -> None:
+        found = parser("inspect", "convert").parse_args([path, *shell_words(stated), *more])
+        read(path, options(found)).source.close()
+
     with pytest.raises(UserError, match=words) as refused:
-        read(path, Options(**stated))
-    said = Text(refused.value.fault, refused.value.remedy)
-    ways = [
-        piece for piece in said.pieces if isinstance(piece, Option) and piece.name in ("set", "from", "key", "adapt")
-    ]
-    first = next(way for way in ways if way.values and way.values != ("NAME",))
-    read(path, Options(**followed(stated, first))).source.close()
+        opened()
+    name, values = remedies(refused.value)[0]
+    if name == "adapt":
+        found = parser("", "convert").parse_args([path, "x", *shell_words(stated), "--adapt", *values])
+        read(path, options(found)).source.close()
+        return
+    opened(f"--{name}", *values)
+    given = {"fields": stated.get("sets", {}), "layout": stated.get("layout", "")}
+    pairs = (value.partition("=") for value in values)
+    told = {key: _literal(value) for key, _, value in pairs} if name == "fields" else values[0]
+    given[name] = given[name] | told if name == "fields" else told
+    vit_jax.load(path, **given)
 
 
 DIALECTS = sorted({layout.dialect for layout in LAYOUTS.values()})
@@ -278,15 +467,15 @@ DIALECTS = sorted({layout.dialect for layout in LAYOUTS.values()})
 def test_a_version_that_is_none_is_answered_with_those_that_are(name):
     with pytest.raises(UserError) as refused:
         find(name, "to")
-    options = [piece for piece in Text(refused.value.remedy).pieces if isinstance(piece, Option)]
-    assert options and all(find(option.values[0], "to") for option in options)
+    ways = re.findall(r"`to ([^`]*)`", refused.value.remedy)
+    assert ways and all(find(way, "to") for way in ways)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=lambda layout: layout.name)
 def test_a_config_beside_the_weights_is_asked_for_only_where_it_is_read(layout, tmp_path):
     error = Untold(str(tmp_path / "x.safetensors"), layout, ["heads"], {}, {})
     assert ("config.json beside" in error.remedy) == layout.reads_side_files
-    assert ("--model NAME" in error.remedy) == (layout.network is ViTConfig)
+    assert ("`model NAME`" in error.remedy) == (layout.network is ViTConfig)
     (tmp_path / "config.json").touch()
     error = Untold(str(tmp_path / "x.safetensors"), layout, ["heads"], {}, {})
-    assert "config.json beside" not in error.remedy and "--set heads=..." in error.remedy
+    assert "config.json beside" not in error.remedy and "`fields heads=...`" in error.remedy

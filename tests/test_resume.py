@@ -831,7 +831,7 @@ def test_a_finished_run_is_shown_and_not_touched(reference, folder, capsys):
     for run in (TINY, replace(TINY, max_steps=3), replace(TINY, accumulate=1, log_every=1)):
         assert train(run, folder=folder) == {**reference.summary(), "folder": str(folder)}
         assert (
-            "this run is finished; choose another --name or --seed to train anew, or train it on"
+            "this run is finished; choose another `name` or `seed` to train anew, or train it on"
             in capsys.readouterr().out
         )
     assert {
@@ -1022,7 +1022,7 @@ def test_when_every_checkpoint_is_damaged_nothing_is_lost_or_begun_anew(folder):
     for step in (5, 8):
         damage(folder, step)
     files = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"}
-    with pytest.raises(UserError, match=r"no checkpoint is valid .*train again under another --name"):
+    with pytest.raises(UserError, match=r"no checkpoint is valid .*train again under another `name"):
         go(folder)
     assert {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file() and p.name != ".lock"} == files
 
@@ -1125,7 +1125,7 @@ def test_other_data_is_refused(folder, rewrite_record):
     rewrite_record(folder, data={**folder.record()["data"], "content": "0123"})
     with pytest.raises(
         UserError,
-        match=r"not the data that this run began with: its numbers .*; restore it, or choose another --name",
+        match=r"not the data that this run began with: its numbers .*; restore it, or choose another `name",
     ):
         go(folder)
     assert folder.complete_steps() == [3]
@@ -1187,7 +1187,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(folder, capsys):
     assert (
         stderr.count("\n") == 1
         and "at step 1; nothing had been saved yet" in stderr
-        and "try a lower --optim.lr (now 1e+30)" in stderr
+        and "try a lower `optim.lr` (now 1e+30)" in stderr
     )
     assert folder.complete_steps() == [] and folder.summary() is None
 
@@ -1213,7 +1213,7 @@ def test_weights_that_are_not_finite_are_never_saved(folder, monkeypatch, capsys
     assert run_command(lambda: bool(go(folder)) * 0) == 3
     assert capsys.readouterr().err == (
         f"vit-jax: the norm of the weights is nan at step {step}; {kept} in {folder}; "
-        "try a lower --optim.lr (now 0.01), a longer --optim.warmup, or --optim.clip 1 under another --name\n"
+        "try a lower `optim.lr` (now 0.01), a longer `optim.warmup`, or `optim.clip 1` under another --name\n"
     )
     assert folder.complete_steps()[:1] == ([last] if last else [])
 

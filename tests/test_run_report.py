@@ -298,7 +298,7 @@ def test_whatever_is_missing_or_damaged_the_report_opens_and_says_so():
     folder = made("averaged", replace(BASE, epochs=5, stages=stages), ended="")
     folder.write_summary({**summary, "test": {"last_ema": {"accuracy": 0.25}}}, {})
     said = " ".join(page_of("averaged").said.split())
-    for part in ("epochs 3 of 5", f"training curves jump wherever a stage begins (--stages {' '.join(stages)})",
+    for part in ("epochs 3 of 5", f"training curves jump wherever a stage begins (`stages {' '.join(stages)}`)",
                  "test, by the last weights (averaged), epoch 3.3, step 33 test accuracy 0.2500",
                  "by the best weights (averaged), epoch 2, step 20 validation accuracy 0.5000"):  # fmt: skip
         assert part in said, part

@@ -133,7 +133,7 @@ def test_what_is_no_run_is_left_alone(place, tmp_path, what):
     }[what]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("mine")
-    with pytest.raises(UserError, match="exists and is not a run; choose another --name"):
+    with pytest.raises(UserError, match="exists and is not a run; choose another `name"):
         choose(place, "digits", named=True)
     assert choose(place, "digits", named=False).path == tmp_path / "digits-2"
     assert file.read_text() == "mine"
@@ -159,7 +159,7 @@ def test_a_damaged_config_is_said_and_never_passed_over(place, tmp_path, damage)
         with pytest.raises(
             UserError,
             match=r"config\.json: (cannot be read as JSON|holds no JSON object).*"
-            r"restore the file or start a new run with --name",
+            r"restore the file or start a new run with `name",
         ):
             choose(place, "digits", named)
     with pytest.raises(UserError):
@@ -246,7 +246,7 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
     with pytest.raises(
         UserError,
         match=r"digits: holds another run, which differs in seed 0 -> 3; "
-        r"leave these as they were, or start a new run from its weights with --init \S+ --name NEW",
+        r"leave these as they were, or start a new run from its weights with `init \S+` and `name NEW",
     ):
         command(["--resume", str(folder.path), "--seed", "3"])
     with pytest.raises(UserError, match=r"--name new: --resume \S+ goes on in the run's own folder; leave --name out"):
@@ -280,7 +280,7 @@ def test_the_lock_names_its_holder_and_ends_with_it(tmp_path, end):
     folder, process = Run(tmp_path / "digits"), holder(tmp_path / "digits")
     with (
         pytest.raises(
-            UserError, match=rf"in use by process {process.pid}; wait for it, end it, or choose another --name"
+            UserError, match=rf"in use by process {process.pid}; wait for it, end it, or choose another `name"
         ),
         folder.lock(),
     ):

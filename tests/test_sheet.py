@@ -27,7 +27,7 @@ def test_the_sheet_is_drawn_with_the_settings_as_they_were_typed(inside, tmp_pat
     assert wide[0] > 500 and wide[1] > 500 and len(np.unique(pixels)) > 10
     assert {path.name for path in tmp_path.iterdir()} == {"sheet.png"}
     again = inside("sheet", "digits", "sheet.png", *words)
-    assert again.returncode == 2 and "sheet.png: exists already; add --force to overwrite it" in again.stderr
+    assert again.returncode == 2 and "sheet.png: exists already; add `force True` to overwrite it" in again.stderr
 
 
 def test_the_views_are_those_that_the_training_step_would_see():
@@ -68,7 +68,7 @@ def test_images_may_be_of_other_classes_than_the_presets():
         ("digits x.png --images 3 --augment.mixup 1", "images is 3, but neighbours are mixed: give an even number"),
         ("digits x.png --augment.erase 2", "augment.erase is 2.0: give 0 to 1"),
         ("digits x.png --augment.flip on", "the argument 'on' follows no --field"),
-        ("vit-s16 x.png", "data.source is empty: give --data.source"),
+        ("vit-s16 x.png", "data.source is empty: give `data.source"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(words, said, inside, tmp_path):

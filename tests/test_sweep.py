@@ -127,7 +127,7 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--optim.lr 1e-2..1e-3 --trials 3", "optim.lr is 1e-2..1e-3: give the lower end first"),
         ("--optim.lr 1e-3..1e-2", "optim.lr is 0.001..0.01: say with --trials N how many are tried"),
         ("--optim.lr -1..1e-2 --trials 3", "optim.lr is -1.0: give a number above 0"),
-        ("--lr 1e-3,1e-2", "there is no field --lr; here it is --optim.lr"),
+        ("--lr 1e-3,1e-2", "there is no field --lr; here it is optim.lr"),
         ("--keep 1,2", "keep has 2 values, but it changes no result of a run"),
         ("--tune full,head", "--tune: is no field of a run"),
         ("--augment.flip true,maybe", "--augment.flip true,maybe: give true,false"),

@@ -60,7 +60,7 @@ def test_a_set_is_trained_and_other_tables_are_measured_by_name_and_predicted_in
     printed = inside("predict", "runs/set", other, cwd=folder).stdout.splitlines()
     assert len(printed) == 3
     refused = inside("evaluate", "runs/set", "--probe=knn", cwd=folder)
-    assert refused.returncode == 2 and "this network was trained on labels; give --data.source" in refused.stderr
+    assert refused.returncode == 2 and "this network was trained on labels; give `data.source" in refused.stderr
     probed = inside("evaluate", "runs/set", "--probe=knn", "--data.source=csv:class.csv:im", cwd=folder)
     assert probed.returncode == 0 and "one class an image by column dx" in probed.stdout, probed.stderr
     (folder / "strange.csv").write_text("file,a,x\n9,1,0\n")

@@ -184,11 +184,11 @@ def test_json_lines_hold_what_a_csv_file_holds_and_lists(root):
         (rows("image,label", ("a", "b")), {"group": "patiemt"}, "data.group is patiemt"),
         (rows("image,label", ("a", "b")), {"labels": ("image",)}, "so is data.file_column"),
         # which kind
-        (rows("image,n", "123"), {}, "are they classes or amounts?; give --data.target class or --data.target number"),
+        (rows("image,n", "123"), {}, "are they classes or amounts?; give `data.target class` or `data.target number"),
         (rows("image,n", ("1", "NA", "2")), {}, "numbers such as '1' (line 2) and texts such as 'NA' (line 3)"),
-        (ONE_HOT, {"labels": ("MEL", "NV", "BCC")}, "give --data.target class or --data.target set"),
+        (ONE_HOT, {"labels": ("MEL", "NV", "BCC")}, "give `data.target class` or `data.target set"),
         (rows("image,a,b", ("1,-1", "0,1")), {"labels": ("a", "b")}, "line 2, column b: is -1"),
-        (rows("image,labels", ("a b", "a")), {"target": "set"}, 'such as --data.separator " "'),
+        (rows("image,labels", ("a b", "a")), {"target": "set"}, 'such as `data.separator " "'),
         (rows("image,labels", ("a b", "a")), {"target": "class", "separator": " "}, "data.separator is ' '"),
         # cells
         (rows("image,label", ("a", "", "b")), {}, "line 3, column label: is empty; write a class"),

@@ -414,7 +414,7 @@ def test_files_that_do_not_fit(folder):
 
 def test_sizes_that_are_not_the_datas():
     with pytest.raises(
-        UserError, match=r"model\.outputs is 66 but data.source numbers has 65 ids: give --model.outputs 0"
+        UserError, match=r"model\.outputs is 66 but data.source numbers has 65 ids: give `model.outputs 0"
     ):
         open_dataset(dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, outputs=66)))
 

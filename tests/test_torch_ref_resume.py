@@ -125,7 +125,7 @@ def files(tmp_path_factory):
         ),
         (
             ("digits", "--resume", "runs/a.pt"),
-            "--resume runs/a.pt brings its own config: leave out the preset 'digits'",
+            "resume runs/a.pt brings its own config: leave out the preset 'digits'",
         ),
         (
             ("--resume", "runs/a.pt", "--optim.lr", 2, "--max-steps", 4),
@@ -133,7 +133,7 @@ def files(tmp_path_factory):
         ),
         (
             ("--resume", "runs/a.pt"),
-            "has made 2 steps, and is to end after 2; give a larger --max-steps, or 0 for the whole run",
+            "has made 2 steps, and is to end after 2; give a larger `max_steps`, or 0 for the whole run",
         ),
     ],
 )

@@ -444,7 +444,7 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
         "digits-torch.safetensors",
     ]
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--name", "digits-torch") == 2
-    assert "digits-torch.pt: exists; choose another --name" in capsys.readouterr().err
+    assert "digits-torch.pt: exists; choose another `name" in capsys.readouterr().err
     (tmp_path / "runs/mine.json").write_text("mine")
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--name", "mine") == 2
     assert "mine.json: exists" in capsys.readouterr().err and (tmp_path / "runs/mine.json").read_text() == "mine"
@@ -541,7 +541,7 @@ def test_every_field_of_a_run_is_computed_or_has_no_effect_or_is_refused(name):
         (("digits", "--dir", "text.pt"), "text.pt: a file is where a folder is needed"),
         (("digits", "--name", "../x"), "name is '../x': give the name of one folder"),
         (("digits", "--max-minutes", "inf"), "--max-minutes inf: give a finite number"),
-        (("vit-s16",), "data.source is empty: give --data.source"),
+        (("vit-s16",), "data.source is empty: give `data.source"),
         (("digits", "--optim.lr", -1), "optim.lr is -1"),
         (("digits", "--init", "nothing.pt"), "init nothing.pt: cannot be read"),
         (("digits", "--init", "nothing.safetensors"), "init nothing.safetensors: cannot be read"),

@@ -430,7 +430,7 @@ def test_a_report_has_metrics_hypotheses_and_the_worst_sentences(trained, capsys
     scores = [float(each.splitlines()[0].split()[-1]) for each in worst]
     assert scores == sorted(scores)
     assert (folder.plots / "worst.txt").read_text(encoding="utf-8").startswith("The 50 worst translations")
-    with pytest.raises(UserError, match=r"--report \S+: holds files already; add --force to overwrite them"):
+    with pytest.raises(UserError, match=r"report \S+: holds files already; add `force True` to overwrite them"):
         evaluate.command([str(folder.path), "--report", str(tmp_path / "r")])
 
 
@@ -523,7 +523,7 @@ def test_the_name_of_a_file_that_is_missing_is_not_translated(trained):
 def test_flags_of_other_networks_are_not_passed_over(trained, capsys):
     path, to_draw = str(trained[0].path), "but nothing is drawn: set sample, or leave seed out"
     for command, arguments, message in (
-        (predict.command, ["one", "--top", "5"], "no classes: for 5 texts of each input give --beam 5 --nbest 5$"),
+        (predict.command, ["one", "--top", "5"], "no classes: for 5 texts of each input give `beam 5` and `nbest 5$"),
         (predict.command, ["one", "--seed", "5"], to_draw),
         (predict.command, ["one", "--attention", "a.jpg"], "--attention a.jpg: the figure is a PNG"),
         (evaluate.command, ["--nbest", "5"], "there is no field --nbest: a --split is measured by the one text"),
@@ -590,7 +590,7 @@ def test_the_doors_search_as_they_are_told(trained, capsys, terminal, tmp_path):
         ("--top-k 5", "top_k is 5 but nothing is drawn: set sample, or leave top_k out"),
         ("--sample --beam 2", "beam is 2 but sample is set"),
         ("--max-length 99", "max_length is 99, but texts of this run have at most 16 .*: lower it"),
-        ("--num-beams 4", "there is no field --num-beams; here it is --beam"),
+        ("--num-beams 4", "there is no field --num-beams; here it is beam"),
     ],
 )
 def test_settings_of_a_search_that_cannot_be_are_refused(trained, words, says):
@@ -706,7 +706,7 @@ def test_fields_of_the_presets_network_are_flags_and_others_are_not(capsys):
     assert options.model == replace(preset("numbers").run.model, decoder_depth=3) and options.data.lengths == (8, 16)
     with pytest.raises(UserError, match=r"there is no field --model\.patch"):
         train_command.parse(["numbers", "--model.patch", "3"])
-    with pytest.raises(UserError, match=r"there is no field --model\.decoder-deph; nearest: --model\.decoder-depth"):
+    with pytest.raises(UserError, match=r"there is no field --model\.decoder-deph; nearest: model\.decoder_depth"):
         train_command.parse(["numbers", "--model.decoder-deph", "3"])
 
 

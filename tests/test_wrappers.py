@@ -186,7 +186,7 @@ def test_names_of_every_container(container, tree, label):
     ],
 )
 def test_where_several_sets_are_known_a_choice_is_asked_for(tree, labels):
-    with pytest.raises(UserError, match=f"several sets of weights: {labels}; choose one with --key"):
+    with pytest.raises(UserError, match=f"several sets of weights: {labels}; choose one with `key"):
         chosen(tree)
     for label in labels.split(", "):
         assert chosen(tree, label)[:2] == (label, set(NAMES))
@@ -249,9 +249,9 @@ def test_a_key_may_name_the_outer_wrapper():
 def test_a_key_may_be_any_path_and_is_told_where_no_wrapper_is_known(tree, key):
     source = Source("run.pt", "torch", tree)
     assert not known(choose(source, known)[1])
-    assert hint(source, known) == f"its weights lie under {key}; add --key {key}"
+    assert hint(source, known) == f"its weights lie under {key}; add `key {key}"
     assert chosen(tree, key)[:2] == (key, set(NAMES))
-    with pytest.raises(UserError, match=f"--key other names no set of weights; its weights lie under {key}; add"):
+    with pytest.raises(UserError, match=f"key other names no set of weights; its weights lie under {key}; add"):
         chosen(tree, "other")
 
 
@@ -264,7 +264,7 @@ def test_a_key_above_a_known_wrapper_is_enough():
     [
         (
             {"a": {"b": {"x": tensor(), "y": tensor()}}, "c": {"z": tensor()}},
-            r"its tensors lie under a\.b \(2\), c \(1\); name the weights with --key a\.b",
+            r"its tensors lie under a\.b \(2\), c \(1\); name the weights with `key a\.b",
         ),
         ({f"p{i}": {"x": tensor()} for i in range(9)}, r"p4 \(1\) and 4 more places; name"),
         (

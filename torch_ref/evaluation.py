@@ -36,7 +36,7 @@ def measure(trainer: Trainer, model: Model, split: Any) -> Metrics:
     places = torch.from_numpy(np.argsort(np.concatenate(order)))
     metrics = trainer.task.metrics(split, {name: torch.cat(values)[places] for name, values in parts.items()})
     if not math.isfinite(metrics["loss"]):
-        raise CheckFailed(f"the loss of an evaluation is {metrics['loss']} at step {trainer.done}; lower --optim.lr")
+        raise CheckFailed(f"the loss of an evaluation is {metrics['loss']} at step {trainer.done}; lower `optim.lr`")
     return metrics
 
 

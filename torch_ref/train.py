@@ -153,7 +153,7 @@ def _restore(trainer: Trainer, evaluations: Evaluations, data: dict[str, Any], f
         raise UserError(
             f"resume {file}",
             f"has made {trainer.done} steps, and is to end after {stop}",
-            "give a larger --max-steps, or 0 for the whole run",
+            "give a larger `max_steps`, or 0 for the whole run",
         )
 
 
@@ -164,7 +164,7 @@ def steps_until(trainer: Trainer, evaluations: Evaluations, stream: Any, stop: i
         rate = trainer.schedule.get_last_lr()[0]
         loss = trainer.step(batch)
         if not math.isfinite(loss):
-            raise CheckFailed(f"the loss is {loss} at step {t}; lower --optim.lr")
+            raise CheckFailed(f"the loss is {loss} at step {t}; lower `optim.lr`")
         total += loss
         spent = bool(run.max_minutes and time.monotonic() - began > 60 * run.max_minutes)
         if t % run.log_every == 0 or t == stop or spent:
@@ -199,7 +199,7 @@ def free(folder: Path, name: str, given: bool) -> Path:
     stem, number = check_name(name), 2
     while there := [path for end in WRITTEN if os.path.lexists(path := folder / f"{stem}{end}")]:
         if given:
-            raise UserError(there[0], "exists", "choose another --name")
+            raise UserError(there[0], "exists", "choose another `name`")
         stem, number = f"{name}-{number}", number + 1
     return folder / f"{stem}.pt"
 
@@ -210,7 +210,7 @@ def parse(arguments: list[str]) -> tuple[str, RunConfig, str]:
     name = words.pop(0) if words and not flags.is_flag(words[0]) else ""
     file = flags.value_of(flags.given_texts(words), "resume")
     if file and name:
-        raise UserError(f"--resume {file} brings its own config", f"leave out the preset {name!r}")
+        raise UserError(f"resume {file} brings its own config", f"leave out the preset {name!r}")
     if file:
         require_torch()
         from .trainer import checkpoint, saved_run

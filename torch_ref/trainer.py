@@ -222,8 +222,8 @@ def resume(trainer: Trainer, saved: Mapping[str, Any], path: str) -> None:
         raise UserError(
             f"resume {path}",
             f"holds another run, which differs in {listed}",
-            f"leave these as they were, or start a new run from its weights with --init {path} --name NEW in place of "
-            f"--resume {path}",
+            f"leave these as they were, or start a new run from its weights with `init {path}` and `name NEW` in "
+            f"place of `resume {path}`",
         )
     try:
         trainer.restore(saved)
@@ -246,7 +246,7 @@ def checkpoint(path: str) -> dict[str, Any]:
         raise UserError(
             f"resume {path}",
             "does not hold model, optimizer, step and config",
-            "give a file that this command saved, or start from its weights with --init",
+            "give a file that this command saved, or start from its weights with `init`",
         )
     return saved
 

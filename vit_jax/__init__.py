@@ -76,14 +76,7 @@ def __getattr__(name: str) -> object:
     if "jax" not in sys.modules:
         check_flags()
     with naming_variables():
-        found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    if not name.islower():
-        return found
-    from .config.wording import in_python
-    from .tasks.table import field_types
-
-    globals()[name] = in_python(found, field_types)  # made once
-    return globals()[name]
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

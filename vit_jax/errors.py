@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every command
@@ -25,54 +25,6 @@ _REMEDIES = {  # {errno: what happened; what the user can do}
 
 class Field(str):
     """The dotted name of a field of a config, as the subject of an error."""
-
-
-class Option(str):
-    """An option of `python -m convert`, which Python has as an argument, and training not at all.
-
-    As a text it is the flag: `Option("set", "mean=...", "std=...")` is "--set mean=... --set std=...".
-    """
-
-    name: str
-    values: tuple[str, ...]
-
-    def __new__(cls, name: str, *values: str) -> Option:
-        option = super().__new__(cls, " ".join(f"--{name} {value}" for value in values) or f"--{name}")
-        option.name, option.values = name, values
-        return option
-
-    def __getnewargs__(self) -> tuple[str, ...]:  # type: ignore[override]  # a str is pickled with its text
-        return (self.name, *self.values)
-
-
-class Text(str):
-    """A text that knows the options in it, so that others than convert's command can write them in their own words.
-
-    `Text("choose one with ", Option("key", "LABEL"))` is "choose one with --key LABEL".
-    """
-
-    pieces: tuple[str, ...]
-
-    def __new__(cls, *pieces: str) -> Text:
-        text = super().__new__(cls, "".join(pieces))
-        text.pieces = tuple(
-            each for piece in pieces for each in (piece.pieces if isinstance(piece, Text) else (piece,))
-        )
-        return text
-
-    @classmethod
-    def concatenate(cls, separator: str, texts: Iterable[str]) -> Text:
-        """The texts with the separator between them."""
-        return cls(*[piece for text in texts for piece in (separator, text)][1:])
-
-    @property
-    def options(self) -> set[str]:
-        """The names of the options in the text."""
-        return {piece.name for piece in self.pieces if isinstance(piece, Option)}
-
-    def written(self, write: Callable[[Option], str]) -> Text:
-        """The text with the options in it as `write` writes them."""
-        return Text(*(write(piece) if isinstance(piece, Option) else piece for piece in self.pieces))
 
 
 class Told(BaseException):
@@ -111,9 +63,10 @@ class UserError(Told, Exception):
     "FILE: is empty; get it again".
 
     Args:
-        subject: a Field; or a file, a flag, an argument; or, without `what`, a whole sentence.
+        subject: a Field; or a file, an option, an argument; or, without `what`, a whole sentence.
         what: what is wrong with it, with its value. Other fields are named as beside the subject.
-        remedy: what the user can do.
+        remedy: what the user can do. Fields and options stand in it in backticks and as in config.json, with their
+            values: "give `optim.lr 0.001`", "choose another `name`".
     """
 
     def __init__(self, subject: object, what: str = "", remedy: str = ""):
@@ -122,39 +75,17 @@ class UserError(Told, Exception):
         self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
-        return Text.concatenate(
-            ": " if isinstance(self.subject, Field) else "; ", filter(None, [self.fault, self.remedy])
-        )
+        return (": " if isinstance(self.subject, Field) else "; ").join(filter(None, [self.fault, self.remedy]))
 
     @property
-    def fault(self) -> Text:
+    def fault(self) -> str:
         """What is wrong, with the subject."""
-        return Text.concatenate(
-            " " if isinstance(self.subject, Field) else ": ", filter(None, [self.subject, self.what])
-        )
-
-    @property
-    def options(self) -> set[str]:
-        """The names of the options of convert in it."""
-        return Text(self.fault, self.remedy).options
-
-    def write(self, write: Callable[[Option], str]) -> None:
-        """Have its options as `write` writes them."""
-        self.subject, self.what, self.remedy = (
-            part if isinstance(part, Field) else Text(part).written(write)
-            for part in (self.subject, self.what, self.remedy)
-        )
-
-    def reword(self, write: Callable[[str], str]) -> None:
-        """Have its texts, but for fields, as `write` gives them."""
-        self.subject, self.what, self.remedy = (
-            part if isinstance(part, Field) else write(part) for part in (self.subject, self.what, self.remedy)
-        )
+        return (" " if isinstance(self.subject, Field) else ": ").join(filter(None, [self.subject, self.what]))
 
     def add(self, more: str) -> None:
         """Let it end with more."""
         last = "remedy" if self.remedy else "what" if self.what else "subject"
-        setattr(self, last, Text(getattr(self, last), more))
+        setattr(self, last, f"{getattr(self, last)}{more}")
 
 
 @contextlib.contextmanager
@@ -210,8 +141,8 @@ def as_user_error(error: BaseException) -> UserError | None:
     if out_of_memory(error):
         return UserError(
             "out of memory",
-            "lower --batch, or in training keep the batch and cut it into more parts with --accumulate, or set "
-            "--compute-dtype bfloat16, or --scan --remat full",
+            "lower `batch`, or in training keep the batch and cut it into more parts with `accumulate`, or give "
+            "`compute_dtype bfloat16`, or `scan True` and `remat full`",
         )
     return None
 

@@ -1,12 +1,12 @@
-"""`python -m vit_jax.predict ...`; when imported, this module becomes the function `vit_jax.predict`."""
+"""The command `python -m vit_jax.predict`; imported, this module becomes the function `vit_jax.predict`."""
 
 import sys
+
+from . import __getattr__ as public
 
 if __name__ == "__main__":
     from .commands.predict import main
 
     sys.exit(main())
 
-from .commands.prediction.function import predict
-
-sys.modules[__name__] = predict  # type: ignore[assignment]  # Python allows any object here
+sys.modules[__name__] = public("predict")  # type: ignore[assignment]  # Python allows any object here

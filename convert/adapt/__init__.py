@@ -15,7 +15,7 @@ from typing import Any
 
 from vit_jax.config.nearest import nearest
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import Option, UserError
+from vit_jax.errors import UserError
 
 from . import lora, operations, vit
 from .step import Adaptation, Step, apply
@@ -46,7 +46,7 @@ def adaptations(config: NetworkConfig, texts: Sequence[str]) -> list[Adaptation]
         if name not in possible:
             whose = f"a {NETWORK[name].name}" if name in NETWORK else f"networks with a field {name}"
             can = f"can only have {', '.join(possible)} changed" if possible else "can have nothing changed"
-            raise UserError(Option("adapt", text), f"{name} is for {whose} and this is a {config.name}, which {can}")
+            raise UserError(f"adapt {text}", f"{name} is for {whose} and this is a {config.name}, which {can}")
         out.append(OPERATIONS[name](config, text, value))
         _check_size(out[-1])
         config = out[-1].config
@@ -61,17 +61,17 @@ def _check_size(adaptation: Adaptation) -> None:
             if math.prod(shape) > before:
                 most = max(before, operations.LARGEST)
                 says = f"{name} {list(shape)} would have more than {most:,} numbers"
-                raise UserError(Option("adapt", adaptation.text), says, "give less")
+                raise UserError(f"adapt {adaptation.text}", says, "give less")
 
 
 def operation(text: str) -> tuple[str, str]:
     """The operation of a text of --adapt -> (its name, its value)."""
     name, equals, value = text.partition("=")
     if name not in OPERATIONS:
-        raise UserError(Option("adapt", text), f"there is no operation {name!r}{nearest(name, list(OPERATIONS))}")
+        raise UserError(f"adapt {text}", f"there is no operation {name!r}{nearest(name, list(OPERATIONS))}")
     if not equals or not value:
         example = (OPERATIONS[name].__doc__ or "").partition("\n")[0].rstrip(".")
-        raise UserError(Option("adapt", text), f"{name} needs a value, as in {example}")
+        raise UserError(f"adapt {text}", f"{name} needs a value, as in {example}")
     return name, value
 
 

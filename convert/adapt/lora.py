@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import Option, UserError
+from vit_jax.errors import UserError
 
 from .. import rules
 from ..containers.peft import Adapter, Factors, open_adapter
@@ -25,11 +25,11 @@ MERGE = "merge:"
 def lora(c: NetworkConfig, text: str, value: str) -> Adaptation:
     """lora=merge:FOLDER: SRC with the LoRA adapter that peft saved in FOLDER merged into it, W + scaling * B A."""
     if not value.startswith(MERGE) or value == MERGE:
-        raise UserError(Option("adapt", text), "lora has only the value merge:FOLDER", "give the folder of the adapter")
+        raise UserError(f"adapt {text}", "lora has only the value merge:FOLDER", "give the folder of the adapter")
     adapter = open_adapter(value.removeprefix(MERGE))
     names = [*adapter.factors, *adapter.saved]
     if not names:
-        raise UserError(Option("adapt", text), "the adapter holds no tensors", "give another one")
+        raise UserError(f"adapt {text}", "the adapter holds no tensors", "give another one")
     after, rows = _rows(c, text, adapter)
     steps = [_step(c, after, r, adapter, text) for r in rows]
     _check_new(c, after, steps, text)
@@ -55,7 +55,7 @@ def _rows(c: NetworkConfig, text: str, adapter: Adapter) -> tuple[NetworkConfig,
                 return after, rows
             nearest = min(nearest, absent, key=len)
     what = misfit or f"the adapter is for a network with {nearest[0]}, which this one lacks"
-    raise UserError(Option("adapt", text), what, _give_its_base(adapter))
+    raise UserError(f"adapt {text}", what, _give_its_base(adapter))
 
 
 def _tables(layout: Layout, c: NetworkConfig) -> Iterator[list[Row]]:
@@ -110,7 +110,7 @@ def _step(c: NetworkConfig, after: NetworkConfig, row: Row, adapter: Adapter, te
     kept = all(known.get(name) == shape for name, shape in makes.items())
     if not kept and not set(row.theirs) <= adapter.saved.keys():
         raise UserError(
-            Option("adapt", text),
+            f"adapt {text}",
             f"the adapter changes {row.theirs[0]}, which is of another shape in this network, or not there",
             _give_its_base(adapter),
         )
@@ -160,7 +160,7 @@ def _check_new(c: NetworkConfig, after: NetworkConfig, steps: list[Step], text: 
     known, made = c.shapes(), {name for step in steps for name in step.makes}
     if lacks := [name for name, shape in after.shapes().items() if name not in made and known.get(name) != shape]:
         raise UserError(
-            Option("adapt", text),
+            f"adapt {text}",
             f"the adapter's head is for other classes than the network's, and {lacks[0]} is not in it",
             "give the network that it was made for",
         )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from vit_jax.config.nearest import nearest
-from vit_jax.errors import Option, UserError
+from vit_jax.errors import UserError
 
 from .step import Adaptation
 
@@ -27,7 +27,7 @@ def activation(c: Any, text: str, value: str) -> Adaptation:
     """activation=NAME: another activation in every mlp."""
     known = list(typing.get_args(typing.get_type_hints(type(c))["activation"]))
     if value not in known:
-        raise UserError(Option("adapt", text), f"there is no activation {value!r}{nearest(value, known)}")
+        raise UserError(f"adapt {text}", f"there is no activation {value!r}{nearest(value, known)}")
     after = replace(c, activation=value)
     says = f"activation {c.activation} becomes {value}: the function changes"
     return Adaptation(text, c, after, (), says, changes=True)
@@ -51,7 +51,7 @@ def need(holds: bool, text: str, reason: str) -> None:
         UserError: with this reason unless it holds.
     """
     if not holds:
-        raise UserError(Option("adapt", text), reason, "leave this flag out")
+        raise UserError(f"adapt {text}", reason, "leave it out")
 
 
 def number(text: str, value: str, cls: type, least: float) -> Any:
@@ -72,5 +72,5 @@ def number(text: str, value: str, cls: type, least: float) -> Any:
         found = least - 1
     if not least <= found < float("inf"):
         kind = "a whole number" if cls is int else "a number"
-        raise UserError(Option("adapt", text), f"{value!r} is not {kind} of at least {least:g}", "give one")
+        raise UserError(f"adapt {text}", f"{value!r} is not {kind} of at least {least:g}", "give one")
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config.outputs import Outputs
-from vit_jax.errors import Option, UserError
+from vit_jax.errors import UserError
 
 from ..layout import Facts
 from ..operations import Arrays
@@ -84,7 +84,7 @@ def _numbers(text: str, values: list[str]) -> list[float]:
         found = [math.nan]
     if not all(map(math.isfinite, found)):
         raise UserError(
-            Option("adapt", text[:60]),
+            f"adapt {text[:60]}",
             "it is not made of numbers",
             f"give fold={TEMPERATURE}1.5, or fold={NUMBERS}STD*x+MEAN, one for each output with commas between",
         )

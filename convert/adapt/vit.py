@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.config.fields import Size, pair
 from vit_jax.config.nearest import nearest
 from vit_jax.config.outputs import UNSTATED
-from vit_jax.errors import Option, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts
@@ -53,7 +53,7 @@ def resize(c: ViTConfig, text: str, value: str) -> Adaptation:
             if which in POSITIONS[kernel].square and grid[0] != grid[1]:
                 oblong = [name for name, k in POSITIONS.items() if which not in k.square]
                 raise UserError(
-                    Option("adapt", text),
+                    f"adapt {text}",
                     f"{kernel} resamples only square grids, and the {which} one is {grid[0]}x{grid[1]}",
                     f"take {' or '.join(oblong)}",
                 )
@@ -105,7 +105,7 @@ def head(c: ViTConfig, text: str, value: str) -> Adaptation:
     found = re.fullmatch(r"new:([1-9]\d{0,6})(?::(zero|normal))?", value)
     if not found:
         raise UserError(
-            Option("adapt", text),
+            f"adapt {text}",
             f"{value!r} is none of drop, new:CLASSES, new:CLASSES:zero, new:CLASSES:normal",
             "give one of these",
         )
@@ -234,7 +234,7 @@ def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
     names = value.split(":")
     if len(names) != 2 or not set(names) <= set(STATISTICS):
         raise UserError(
-            Option("adapt", text), f"{value!r} is not FROM:TO, each one of {', '.join(STATISTICS)}", "give the two"
+            f"adapt {text}", f"{value!r} is not FROM:TO, each one of {', '.join(STATISTICS)}", "give the two"
         )
     need(c.channels == 3, text, f"these are statistics of 3 channels, and this network takes {c.channels}")
     _without_pixel_norm(c, text)
@@ -253,7 +253,7 @@ def statistics(c: ViTConfig, text: str, value: str) -> Adaptation:
         stated = tuple(np.round(given.preprocess[k], 4).tolist() for k in ("mean", "std"))
         if stated != tuple(np.round(s, 4).tolist() for s in STATISTICS[names[0]]):
             raise UserError(
-                Option("adapt", text),
+                f"adapt {text}",
                 f"the files state mean {stated[0]} and std {stated[1]}, which is not {names[0]}",
                 "correct the first name",
             )
@@ -312,7 +312,7 @@ def _one_of(
 ) -> Adaptation:
     if value not in values:
         operation = text.partition("=")[0]
-        raise UserError(Option("adapt", text), f"{operation} has no value {value!r}{nearest(value, list(values))}")
+        raise UserError(f"adapt {text}", f"{operation} has no value {value!r}{nearest(value, list(values))}")
     return values[value](c, text)
 
 
@@ -329,10 +329,10 @@ def _pair(text: str, value: str, kernels: dict[str, Any]) -> tuple[Size, str]:
     size, _, kernel = value.partition(":")
     found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", size)
     if not found:
-        raise UserError(Option("adapt", text), f"{size!r} is not a size in pixels", "give HEIGHTxWIDTH, as in 224x224")
+        raise UserError(f"adapt {text}", f"{size!r} is not a size in pixels", "give HEIGHTxWIDTH, as in 224x224")
     if kernel not in kernels:
         close = nearest(kernel, list(kernels)) if kernel else f"; known: {', '.join(kernels)}"
-        raise UserError(Option("adapt", text), f"there is no kernel {kernel!r}{close}")
+        raise UserError(f"adapt {text}", f"there is no kernel {kernel!r}{close}")
     return _square((int(found[1]), int(found[2] or found[1]))), kernel
 
 

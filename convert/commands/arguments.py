@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vit_jax.config.flags import Flag, instead, show_word
@@ -46,7 +46,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """The arguments; --set takes several values at once: --set heads=12 eps=1e-6, or heads=12,eps=1e-6."""
-        return super().parse_args(_one_each(args), namespace)
+        switches = {flag for action in self._actions if action.nargs == 0 for flag in action.option_strings}
+        return super().parse_args(_one_each(_as_flags(args, switches)), namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError."""
@@ -73,11 +74,23 @@ class Parser(argparse.ArgumentParser):
         return " ".join([self.prog, *(str(a.metavar) for a in self._actions if not a.option_strings)])
 
 
+def _as_flags(words: Sequence[str], switches: Collection[str]) -> list[str]:
+    """The words as the parser knows them, where flags are written as messages name them: --weights_only True."""
+    out: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word in ("True", "False") and out and out[-1] in switches:
+            out = out if word == "True" else out[:-1]
+        else:
+            out.append(f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else word)
+    return out
+
+
 def _one_each(words: Sequence[str]) -> list[str]:
-    """The words with `--set` before each of its values."""
+    """The words with `--set`, which is also called --fields, before each of its values."""
     out: list[str] = []
     several = False
-    for word in words:
+    for word in (re.sub(r"^--fields(?==|$)", "--set", word) for word in words):
         given = word.removeprefix("--set=")
         several = word != given or out[-1:] == ["--set"] or (several and bool(re.match(r"[a-z]\w*(\.\w+)*=.", word)))
         if not several or word == "--set":
@@ -133,14 +146,14 @@ def _about_source(add: Any, source: str) -> None:
     fields = "state a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; or what outputs are: "
     fields += "target=class, set, number or embedding; repeatable"
     accept = "convert even though the result computes another function; the error message gives WHAT"
-    add("--from", dest="layout", default="", metavar="LAYOUT", help=names)
+    add("--from", "--layout", dest="layout", default="", metavar="LAYOUT", help=names)
     add(
         "--model",
         default="",
         metavar="NAME",
         help="a published model, such as vit_base_patch16_224, whose config says what shapes cannot tell",
     )
-    add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help=fields)
+    add("--set", "--fields", dest="sets", action="append", default=[], metavar="KEY=VALUE", help=fields)
     add("--file", default="", metavar="NAME", help="which file of a folder that holds several")
     step = "which step of a run or a folder of checkpoints (default of a run: best, or last where DST goes on training)"
     key = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.runs.mirror import here
 
 from .kinds import PROGRAMS, SUFFIXES, check_file, is_program, open_file, writer
@@ -25,9 +25,7 @@ def open_source(path: str, file: str = "", step: Step = None, training: bool = F
 
         return open_folder(path, file, step, training)
     if os.path.isfile(path) and (file or step is not None):
-        raise UserError(
-            path, "is a file", Text("leave out ", Option("file"), " and ", Option("step"), ", which choose in a folder")
-        )
+        raise UserError(path, "is a file", "leave out `file` and `step`, which choose in a folder")
     if path.endswith(".index.json"):
         from .folder import open_shards
 

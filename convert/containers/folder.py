@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.config.trees import flatten
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files.reading import read_regular
 
 from . import limits, orbax, run_folder, strict_json, unread
@@ -135,7 +135,7 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
     path = os.path.normpath(os.path.join(folder, file))
     if file and step is None and all(os.path.normpath(c.path) != path for c in found) and os.path.exists(path):
         if os.path.relpath(path, folder).split(os.sep)[0] == os.pardir:
-            raise UserError(Option("file", file), f"is not in {folder}", "give the path itself as the source")
+            raise UserError(f"file {file}", f"is not in {folder}", "give the path itself as the source")
         if os.path.isfile(path):
             _check_inside(path)
         return open_folder(path, training=training) if os.path.isdir(path) else _open(path)
@@ -151,9 +151,9 @@ def open_folder(folder: str, file: str = "", step: Step = None, training: bool =
     if len(chosen) != 1:
         names = ", ".join(f"{os.path.relpath(c.path, folder)} ({c.what})" for c in found[:LISTED])
         names += f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-        asked = f"--file {file}" if not named else f"--step {step}"
+        asked = f"file {file}" if not named else f"step {step}"
         fault = "there are several sets of weights" if chosen else f"{asked} is not there"
-        raise UserError(folder, f"{fault}: {names}", Text("name one of them with ", Option("file")))
+        raise UserError(folder, f"{fault}: {names}", "name one of them with `file`")
     (one,) = chosen
     if one.what == RUN_FOLDER:
         return run_folder.open_run(one.path, step, training)
@@ -175,11 +175,7 @@ def _last_step(folder: str, found: Sequence[Candidate], step: Step) -> Step:
     if not isinstance(step, str) or any(c.what == RUN_FOLDER for c in found):
         return step
     if step == "best":
-        raise UserError(
-            folder,
-            Text(Option("step", "best"), ": only a run of vit-jax notes its best step"),
-            Text("give ", Option("step", "last"), " or a number"),
-        )
+        raise UserError(folder, "step best: only a run of vit-jax notes its best step", "give `step last` or a number")
     return max((c.step for c in found if c.step is not None), default=None)
 
 
@@ -297,7 +293,5 @@ def read_json(path: str) -> dict[str, Any]:
     check_file(path)
     value = strict_json.parse(read_regular(path, limits.HEADER, "move it to another folder"), path)
     if not isinstance(value, dict):
-        raise UserError(
-            path, "is no JSON object", Text("correct it, or move it away and give its fields with ", Option("set"))
-        )
+        raise UserError(path, "is no JSON object", "correct it, or move it away and state its `fields`")
     return value

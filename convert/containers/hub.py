@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-from vit_jax.errors import Option, Text, UserError, install
+from vit_jax.errors import UserError, install
 
 from .answers import bounded_answers
 from .folder import INDEX, NO_WEIGHTS
@@ -85,9 +85,7 @@ def _weights(names: list[str], address: str) -> str:
     ]
     if len(found) > 1:
         raise UserError(
-            address,
-            f"has several sets of weights, {', '.join(sorted(found))}",
-            Text("name one of them with ", Option("file")),
+            address, f"has several sets of weights, {', '.join(sorted(found))}", "name one of them with `file`"
         )
     return "".join(found)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from . import limits
 from .positional import CHUNK, PositionalFile
@@ -178,7 +178,7 @@ def write(
             raise UserError(
                 os.path.basename(path),
                 f"{name} is {spec.dtype.name}, which .npz does not have",
-                Text("choose another with ", Option("dtype"), ", or another container"),
+                "choose another with `dtype`, or another container",
             )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         missing = set(tree)

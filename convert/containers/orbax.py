@@ -19,7 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files import strict_json
 from vit_jax.files.reading import check_regular, read_regular
 
@@ -93,7 +93,7 @@ def _step(folder: Folder, step: int | None) -> Folder:
             folder, f"no finished Orbax checkpoint (it has no {METADATA})", "give the folder of an item, step or run"
         )
     if step is None and len(known) > 1:
-        raise UserError(folder, f"holds the steps {', '.join(map(str, known))}", Text("name one with ", Option("step")))
+        raise UserError(folder, f"holds the steps {', '.join(map(str, known))}", "name one with `step`")
     if step is not None and step not in known:
         raise UserError(folder, f"there is no step {step}", f"it holds {', '.join(map(str, known))}")
     return folder / str(known[0] if step is None else step)

@@ -14,7 +14,7 @@ import numpy as np
 
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import unflatten
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import array_digest, with_digest
 from vit_jax.files.metrics import NO_LOG
@@ -28,8 +28,8 @@ from . import orbax
 from .source import FLOATS, Source, Spec, Step, Tensor, leaves
 
 Item = tuple[Mapping[str, Spec], Iterator[tuple[str, np.ndarray]]]  # specs and then arrays, by dotted names
-ANOTHER = Text("take another step with ", Option("step"))
-RESTORE = Text("restore the file, or leave it out and give the network's config with ", Option("set"))
+ANOTHER = "take another step with `step`"
+RESTORE = "restore the file, or leave it out and give the network's config with `fields`"
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:
@@ -95,7 +95,7 @@ def _left_out(choice: _Choice, record: Mapping[str, Any], training: bool) -> tup
         return ("lora", "optimizer"), [why] if training else []
     if not (way := own_schedule(record)) or not training:
         return (), []
-    rate = f"as --continue {way} had it, and others know schedules over the whole length of a run alone"
+    rate = f"as continue {way} had it, and others know schedules over the whole length of a run alone"
     return ("optimizer",), [f"the optimizer's state of step {choice.step}: its learning rate goes on {rate}"]
 
 
@@ -127,15 +127,11 @@ def _choose(run: Run, step: int | Literal["best", "last"]) -> _Choice:
     best, weights = _best(newest["notes"])
     taken = step if isinstance(step, int) else best if step == "best" and best is not None else int(newest["step"])
     if step == "best" and taken not in known:
-        raise UserError(
-            run,
-            f"the best checkpoint, of step {taken}, is not there",
-            Text("take the last with ", Option("step", "last")),
-        )
+        raise UserError(run, f"the best checkpoint, of step {taken}, is not there", "take the last with `step last`")
     try:
         record = newest if taken == newest["step"] else _record(run, taken)
     except UserError as error:
-        error.remedy = Text(error.remedy, ", such as ", Option("step", "last"))
+        error.remedy = f"{error.remedy}, such as `step last`"
         raise
     steps = {"the last": newest["step"], "the best by validation": best}
     here = [name for name, each in steps.items() if each == taken]
@@ -207,7 +203,7 @@ def write_run(
                 raise UserError(
                     path,
                     f"{item}.{name} is {spec.dtype.name}, and a run's arrays are {wide.name}",
-                    Text("add ", Option("dtype", wide.name)),
+                    f"add `dtype {wide.name}`",
                 )
     run.create(record_of(config, **beside))
     digests: dict[str, dict[str, str]] = {}

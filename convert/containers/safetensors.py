@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from . import limits, strict_json
 from .positional import PositionalFile
@@ -191,7 +191,7 @@ def write(
             raise UserError(
                 os.path.basename(path),
                 f"{name} is {spec.dtype.name}, which safetensors does not have",
-                Text("choose another with ", Option("dtype")),
+                "choose another with `dtype`",
             )
     names = sorted(tree, key=lambda name: (RANKS[tree[name].dtype], name))
     digests = dict.fromkeys(names, 0)

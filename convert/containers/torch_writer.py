@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from .pickle_names import STORAGES, TORCH_DTYPES
 from .source import Spec, TreePath, raw
@@ -87,7 +87,7 @@ class Pickler:
             raise UserError(
                 ".".join(map(str, keys)),
                 f"is {spec.dtype}, which PyTorch's files do not have",
-                Text("choose another with ", Option("dtype"), ", or another container"),
+                "choose another with `dtype`, or another container",
             )
         count = spec.nbytes if tag is None else spec.nbytes // spec.dtype.itemsize
         put(_global(f"torch._utils._rebuild_tensor_v{3 if tag is None else 2}") + b"((" + _scalar("storage"))

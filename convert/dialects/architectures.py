@@ -15,7 +15,7 @@ from vit_jax.config.dotted import replace_fields, value_at
 from vit_jax.config.fields import pair
 from vit_jax.config.nearest import nearest
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import Option, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.networks import NETWORKS
 
 from ..layout import Json
@@ -66,16 +66,12 @@ def lookup(name: str) -> tuple[Json, Json | None]:
     """
     architecture, _, tag = name.removeprefix("timm/").partition(".")
     if why := other(architecture):
-        raise UserError(
-            Option("model", name), f"it has {why}, which no layout here holds yet", "it cannot be converted"
-        )
+        raise UserError(f"model {name}", f"it has {why}, which no layout here holds yet", "it cannot be converted")
     if architecture not in table()["architectures"]:
-        raise UserError(Option("model", name), f"there is no such network{nearest(architecture, names())}")
+        raise UserError(f"model {name}", f"there is no such network{nearest(architecture, names())}")
     entry = table()["architectures"][architecture]
     if tag and tag not in entry["tags"]:
-        raise UserError(
-            Option("model", name), f"{architecture} has no weights {tag!r}{nearest(tag, list(entry['tags']))}"
-        )
+        raise UserError(f"model {name}", f"{architecture} has no weights {tag!r}{nearest(tag, list(entry['tags']))}")
     number = entry["tags"].get(tag or next(iter(entry["tags"]), ""))
     config = NETWORKS[table()["network"]]
     defaults = {f: getattr(config(), f) for f in config.function_fields() if f not in NOT_FIXED}

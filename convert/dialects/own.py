@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import flatten
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files import strict_json
 from vit_jax.models.networks import NETWORKS
 from vit_jax.runs.values import strip_format, to_dict
@@ -45,9 +45,7 @@ def own_layout(source: Source) -> str:
         return f"{dialect}@{next(name for name, config in NETWORKS.items() if config is network)}"
     except UserError as error:
         raise UserError(
-            source.path,
-            str(error),
-            Text("read it with the version that wrote it, or name its layout with ", Option("from")),
+            source.path, str(error), "read it with the version that wrote it, or name its layout with `layout`"
         ) from error
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vit_jax.errors import Option, Text
-
 from ..layout import matches
 
 NO_NETWORK = "no network here has this architecture"
@@ -48,7 +46,7 @@ REFUSED = (
     *(RefusedLayout(f"quantised by {who}", BEFORE, names) for who, names in QUANTISED.items()),
     RefusedLayout(
         "a LoRA adapter of peft, which has no weights of its own",
-        Text("give the network that it is for, and ", Option("adapt", "lora=merge:FOLDER")),
+        "give the network that it is for, and `adapt lora=merge:FOLDER`",
         (r"base_model\.model\..*\.lora_\w+(\.weight)?", r"!.*\.base_layer\..*"),
     ),
     RefusedLayout(
@@ -68,7 +66,7 @@ REFUSED = (
     ),
     RefusedLayout(
         "a VisionEncoderDecoder without GPT-2 (transformers)",
-        Text("the captioner here has the decoder of GPT-2; take its ViT alone with ", Option("key", "encoder")),
+        "the captioner here has the decoder of GPT-2; take its ViT alone with `key encoder`",
         (
             r"encoder\.encoder\.layer\.0\.layernorm_before\.weight",
             r"decoder\..*",
@@ -268,7 +266,7 @@ REFUSED = (
 def why(names: Iterable[str]) -> str:
     """A clause saying what a file with these names is and why it is refused; empty where it is no such file."""
     names = dict.fromkeys(names)
-    return next((Text(f"is {one.title}: ", one.why) for one in REFUSED if matches(names, one.signature)), "")
+    return next((f"is {one.title}: {one.why}" for one in REFUSED if matches(names, one.signature)), "")
 
 
 def titles() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from ..layout import Layout
 
@@ -13,10 +13,10 @@ from ..layout import Layout
 def check_known(layout: Layout, missing: Iterable[str]) -> None:
     """Raise UserError naming the ids that the source of a conversion does not state, if there are any."""
     if missing := [*missing]:
-        options = Option("set", *(f"{name}=..." for name in missing))
+        options = f"`fields {' '.join(f'{name}=...' for name in missing)}`"
         raise UserError(
             f"config.json of {layout.name} needs {', '.join(missing)}, which the source does not state",
-            remedy=Text("give ", options, ", or ", Option("weights-only")),
+            remedy=f"give {options}, or `weights_only True`",
         )
 
 
@@ -27,5 +27,5 @@ def check_in_vocabulary(ids: Mapping[str, Any], vocabulary: int) -> None:
             raise UserError(
                 "config.json",
                 f"{name} is {value}, but ids of {vocabulary} words end at {vocabulary - 1}",
-                Text("correct it with ", Option("set", f"{name}=...")),
+                f"correct it with `fields {name}=...`",
             )

@@ -70,7 +70,7 @@ def rows(c: TransformerConfig) -> list[Row]:
     return out
 
 
-_UNTIED = f"{Tie.remedy}, or give --set tie=embeddings if the head has a table of its own"
+_UNTIED = f"{Tie.remedy}, or give `fields tie=embeddings` if the head has a table of its own"
 
 # ------------------------------------------------------------------------------------------ fields
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vit_jax.config.fields import pair
 from vit_jax.config.outputs import Outputs
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 from ..layout import Facts, Json, covered, whole, whole_size
@@ -195,7 +195,7 @@ def read_side(files: Mapping[str, Json], arguments: Reader = _plain_arguments) -
         raise UserError(
             "config.json",
             f"is not as timm writes it ({error})",
-            Text("correct it, or remove it and give the config with ", Option("set")),
+            "correct it, or remove it and give the config with `fields`",
         ) from error
 
 

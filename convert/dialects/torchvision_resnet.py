@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.resnet_config import ResNetConfig
 
 from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, has, length
@@ -27,8 +27,8 @@ COUNTER = "num_batches_tracked"  # of each batch norm; files from before PyTorch
 # torchvision.models.ResNet50_Weights.IMAGENET1K_V1, as of all ResNets.
 PREPROCESS = timm_folder.DEFAULTS | {"interpolation": "bilinear"}
 ASSUMED = (
-    "torchvision's files state no preprocessing: images are taken as its ResNets take them, 224x224 pixels cut from "
-    "256, ImageNet's mean and std; another is given with --set image=... mean=... std=..."
+    "torchvision's files state no preprocessing: images are taken as its ResNets take them, 224x224 pixels cut "
+    "from 256, ImageNet's mean and std; another is given with `fields image=... mean=... std=...`"
 )
 # timm's networks that compute torchvision's function.
 SAME = re.compile(
@@ -146,9 +146,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         stated = timm_folder.facts({**config, "architecture": ""})
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            "config.json",
-            f"is not as timm writes it ({error})",
-            Text("correct it, or remove it and give ", Option("set", "image=...")),
+            "config.json", f"is not as timm writes it ({error})", "correct it, or remove it and give `fields image=...`"
         ) from error
     image = {name: size for name, size in stated.config.items() if name == "image"}
     return Facts(image, stated.preprocess, stated.outputs, notes=stated.notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files import strict_json
 from vit_jax.models.networks import NETWORKS
 
@@ -30,7 +30,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
             "the config in the file's metadata is damaged",
-            remedy=Text("export the run again, or give the config with ", Option("set")),
+            remedy="export the run again, or give the config with `fields`",
         ) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from .. import rules
 from ..adapt import Step
@@ -89,7 +89,7 @@ def cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         out = array.astype(dtype)
     if finite(array) and not finite(out):
         raise UserError(
-            Option("dtype", dtype.name), "a number beyond its range becomes infinite", "choose bfloat16 or float32"
+            f"dtype {dtype.name}", "a number beyond its range becomes infinite", "choose bfloat16 or float32"
         )
     return out
 
@@ -100,7 +100,7 @@ def _values(plan: Plan, name: str) -> np.ndarray:
         raise UserError(
             plan.reading.path,
             f"{name} holds NaN or infinity, as a training that failed leaves them",
-            Text("to convert it all the same, add ", Option("allow-nonfinite")),
+            "to convert it all the same, add `allow_nonfinite True`",
         )
     return array
 

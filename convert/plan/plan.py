@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from .. import rules
 from ..adapt import ANY_NETWORK, Adaptation, texts_to_fit
@@ -66,9 +66,9 @@ def plan(
         for adaptation in adaptations_of(config, texts_to_fold(facts.outputs)):
             adaptations, facts, config = [*adaptations, adaptation], adaptation.facts(facts), adaptation.config
     if layout.cannot(config, weights_only):
-        raise UserError(reading.path, Text(f"cannot become {layout.name}: ", refusal(layout, config)))
+        raise UserError(reading.path, f"cannot become {layout.name}: {refusal(layout, config)}")
     if dtype and dtype not in DTYPES:
-        raise UserError(Option("dtype", dtype), f"there are {', '.join(DTYPES)}")
+        raise UserError(f"dtype {dtype}", f"there are {', '.join(DTYPES)}")
     rounded = DTYPES[dtype] if dtype else None
     parameters = _parameter_ghosts(reading, adaptations, rounded)
     rows = _target_rows(layout, config, reading, parameters)
@@ -96,8 +96,8 @@ def _of_one_size(facts: Facts, config: NetworkConfig, layout: Layout, resize: st
     if list(images) == [h, w]:
         return facts
     sizes = f"for images of {images[0]}x{images[1]}, and the network of {layout.name} takes {h}x{w} alone"
-    option = Option("adapt", resize)
-    told = Text(f"the preprocessing stated beside the weights is left out: it is {sizes}; keep it with ", option)
+    option = f"`adapt {resize}`"
+    told = f"the preprocessing stated beside the weights is left out: it is {sizes}; keep it with {option}"
     return replace(facts, preprocess=None, notes=(*facts.notes, told))
 
 
@@ -143,17 +143,17 @@ def target_layout(name: str, config: NetworkConfig, weights_only: bool = False) 
         return newest[named]
     others = [each for each in newest.values() if each.dialect != named and not each.cannot(config)]
     if len(others) > 1:
-        ways = Text.concatenate(" or ", (Option("to", each.dialect) for each in others))
-        raise UserError(Option("to", name), "several of its layouts hold this network", Text("choose one with ", ways))
+        ways = " or ".join(f"`to {each.dialect}`" for each in others)
+        raise UserError(f"to {name}", "several of its layouts hold this network", f"choose one with {ways}")
     if newest and named not in newest and not others:
         kind = type(config).__name__.removesuffix("Config")
-        ways = Text.concatenate(", ", (Option("to", each) for each in newest))
+        ways = ", ".join(f"`to {each}`" for each in newest)
         lacks = f"none of its layouts of a {kind} holds this one"
-        raise UserError(Option("to", name), lacks, Text("why, each of these says: ", ways))
+        raise UserError(f"to {name}", lacks, f"why, each of these says: {ways}")
     return others[0] if others else newest.get(named, found[-1])
 
 
-def refusal(layout: Layout, config: NetworkConfig) -> Text:
+def refusal(layout: Layout, config: NetworkConfig) -> str:
     """Why a layout cannot hold a network or state it, and what to do: adaptations that help, or another layout."""
     function_changing = [
         f"{name}={field.among[0]}"
@@ -162,25 +162,30 @@ def refusal(layout: Layout, config: NetworkConfig) -> Text:
     ]
     helpful = texts_to_fit(config, function_changing, lambda adapted: not layout.cannot(adapted))
     function = "changes" if set(helpful) & set(function_changing) else "stays"
-    adapt = Text("change it with ", Option("adapt", *helpful), f" (the function {function})")
+    adapt = f"change it with {_adapting(helpful)} (the function {function})"
     structure = layout.cannot(config, weights_only=True)
     reasons = "; ".join(structure if structure and not helpful else layout.cannot(config))
     if not structure:
-        bare = Text("write the bare tensors with ", Option("weights-only"))
-        return Text(f"{reasons}; ", *([adapt, ", or "] if helpful else []), bare)
-    return Text(f"{reasons}; ", adapt if helpful else _otherwise(layout, config))
+        bare = "write the bare tensors with `weights_only True`"
+        return f"{reasons}; {f'{adapt}, or ' if helpful else ''}{bare}"
+    return f"{reasons}; {adapt if helpful else _otherwise(layout, config)}"
 
 
-def _otherwise(layout: Layout, config: NetworkConfig) -> Text:
+def _otherwise(layout: Layout, config: NetworkConfig) -> str:
     """What to do about a network that no adaptation fits to a layout with its head."""
     ways = []
     if others := elsewhere(config)[:FEW]:
-        options = Text.concatenate(", ", (Option("to", name) for name in others))
-        ways.append(Text("choose a layout that holds it (", options, ")"))
+        options = ", ".join(f"`to {name}`" for name in others)
+        ways.append(f"choose a layout that holds it ({options})")
     if headless := texts_to_fit(config, ["head=drop"], lambda adapted: not layout.cannot(adapted)):
-        ways.append(Text("leave its head out with ", Option("adapt", *headless)))
-    also = ("choose another layout, or change the network with ", Option("adapt"))
-    return Text.concatenate(", or ", ways) or Text(*also, " (`python -m convert formats` lists both)")
+        ways.append(f"leave its head out with {_adapting(headless)}")
+    also = "choose another layout, or change the network with `adapt` (`python -m convert formats` lists both)"
+    return ", or ".join(ways) or also
+
+
+def _adapting(texts: Sequence[str]) -> str:
+    """Adaptations as messages name them."""
+    return " and ".join(f"`adapt {text}`" for text in texts)
 
 
 def elsewhere(config: NetworkConfig) -> list[str]:

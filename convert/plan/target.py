@@ -67,7 +67,7 @@ class Target:
             if place.is_dir() != (self.folder and place == self.path):
                 raise UserError(place, f"is {'a folder' if place.is_dir() else 'a file'}", "choose another target")
             if not force:
-                raise UserError(place, "exists", "choose another target, or replace it with --force")
+                raise UserError(place, "exists", "choose another target, or replace it with `force True`")
             if place != self.path and not _was_converted(place):
                 raise UserError(
                     place,

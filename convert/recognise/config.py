@@ -11,14 +11,15 @@ from vit_jax.config.dotted import leaves, replace_fields, value_at
 from vit_jax.config.flags import describe_type
 from vit_jax.config.nearest import nearest
 from vit_jax.config.trees import unflatten
-from vit_jax.errors import Option, Text, UserError, about
+from vit_jax.errors import UserError, about
 from vit_jax.runs.values import from_dict
 
 from .. import rules
 from ..containers.source import STATE_DICT
 from ..layout import UNKNOWN, Json, Layout, Names
 
-# Sources of a field's value, as messages name them, beside flags and files.
+# Sources of a field's value, as messages name them, beside files.
+STATED, NAMED = "`fields`", "`model"  # NAMED is followed by a name
 THE_LAYOUT, ITS_SHAPES, OWN_METADATA = "its layout", "its shapes", "its own metadata"
 FALLBACK = "this run's config"  # taken where no other source has a value
 LARGEST = 1 << 40  # numbers in one parameter
@@ -35,13 +36,11 @@ class Untold(UserError):
     asks_images = False  # whether it asks for the mean and std of images as well
 
     def __init__(self, path: str, layout: Layout, fields: Sequence[str], known: Json, names: Names):
-        what, named = ", ".join(fields), Option("model", "NAME")
-        ways = Text("give ", Text.concatenate(", or ", _ways(path, layout, fields)))
+        what, named = ", ".join(fields), "`model NAME`"
+        ways = f"give {', or '.join(_ways(path, layout, fields))}"
         if len(fields) == len(layout.fields):  # our own layout, whose names tell nothing, without its run
             what = "any field of the network's config"
-            ways = Text(
-                "give the folder of the run that it comes from, ", named, ", or all fields with ", Option("set")
-            )
+            ways = f"give the folder of the run that it comes from, {named}, or all fields with `fields`"
         super().__init__(path, f"its tensors cannot tell {what}", ways)
         self.network, self.fields, self.known, self.names = layout.network, tuple(fields), known, names
         self._layout, self._ways = layout, len(fields) < len(layout.fields)
@@ -50,23 +49,23 @@ class Untold(UserError):
         """Ask for the mean and std of images too, so that all that is open is asked for at once."""
         if self._ways and not self.asks_images:
             self.asks_images = True
-            self.add(Text(", and of its images ", Option("set", "mean=...", "std=...")))
+            self.add(", and of its images `fields mean=... std=...`")
 
 
-def _ways(path: str, layout: Layout, fields: Sequence[str]) -> list[Text]:
+def _ways(path: str, layout: Layout, fields: Sequence[str]) -> list[str]:
     """What states fields of a layout's networks: a published name, its library's config.json, --set; where it helps."""
     from ..dialects.architectures import published  # reads a large table
 
-    ways = [Text(Option("model", "NAME"))] if published(layout.network) else []
+    ways = ["`model NAME`"] if published(layout.network) else []
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     if path == STATE_DICT:
-        ways += [Text("beside={'config.json': ...}")] if layout.reads_side_files else []
+        ways += ["beside={'config.json': ...}"] if layout.reads_side_files else []
     elif layout.reads_side_files and not os.path.exists(os.path.join(folder, "config.json")):
-        ways.append(Text("its library's config.json beside the file"))
+        ways.append("its library's config.json beside the file")
     among = {field: layout.fields[field].among for field in fields if field in layout.fields}
     usual = [f"{field}={values[0]}" for field, values in among.items() if values]
     said = f" (usual: {', '.join(usual)})" if usual else ""
-    return [*ways, Text(Option("set", *(f"{field}=..." for field in fields)), said)]
+    return [*ways, f"`fields {' '.join(f'{field}=...' for field in fields)}`{said}"]
 
 
 class Contradiction(NamedTuple):
@@ -98,7 +97,7 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
     config = from_dict(layout.network, unflatten({**training, **values}))
     _check_depth(config, names, values, path)
-    otherwise = _stated_otherwise(layout, config, dict(stated).get("--set", {}))
+    otherwise = _stated_otherwise(layout, config, dict(stated).get(STATED, {}))
     for name, who, other, value in contradictions:  # raises only where the network would be another
         if name in otherwise and other == THE_LAYOUT:
             continue
@@ -134,11 +133,11 @@ def _collect(layout: Layout, names: Names, stated: Stated) -> tuple[Json, list[s
             missing.append(name)
             continue
         who, values[name] = found[0]
-        over_model = who in ("--set", THE_LAYOUT)
+        over_model = who in (STATED, THE_LAYOUT)
         contradictions += [
             Contradiction(name, who, other, value)
             for other, value in found[1:]
-            if other != FALLBACK and not (over_model and other.startswith("--model"))
+            if other != FALLBACK and not (over_model and other.startswith(NAMED))
         ]
     return values, missing, contradictions
 
@@ -159,7 +158,7 @@ def _sources(layout: Layout, name: str, names: Names, values: Json, stated: Stat
         found.append((ITS_SHAPES, solved))
     elif not found and field.usual is not UNKNOWN:
         found.append((THE_LAYOUT, field.usual))
-    return sorted(found, key=lambda one: one[0].startswith("--model") + 2 * (one[0] == FALLBACK))
+    return sorted(found, key=lambda one: one[0].startswith(NAMED) + 2 * (one[0] == FALLBACK))
 
 
 def _has_no_effect(layout: Layout, name: str, values: Json) -> bool:
@@ -183,7 +182,7 @@ def _check_depth(config: Any, names: Names, values: Json, path: str) -> None:
             raise UserError(
                 path,
                 f"{name} is {values[name]} but it holds {len(names)} tensors",
-                Text("correct the config that it carries, or give ", Option("set", f"{name}=...")),
+                f"correct the config that it carries, or give `fields {name}=...`",
             )
 
 
@@ -199,7 +198,7 @@ def _check_config(layout: Layout, config: Any, path: str, otherwise: Collection[
             raise UserError(
                 path,
                 f"its config makes {name} {list(shape)}, more than any file holds",
-                Text("correct its sizes in the config that it carries, or by ", Option("set")),
+                "correct its sizes in the config that it carries, or by `fields`",
             )
     if reasons := layout.cannot(
         config, weights_only=True, stated=otherwise
@@ -207,7 +206,7 @@ def _check_config(layout: Layout, config: Any, path: str, otherwise: Collection[
         raise UserError(
             path,
             f"is not a file of {layout.name}: {'; '.join(reasons)}",
-            Text("name the right layout with ", Option("from"), ", or correct the fields with ", Option("set")),
+            "name the right layout with `layout`, or correct the fields with `fields`",
         )
 
 
@@ -217,7 +216,7 @@ def _check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappi
     try:
         from_dict(layout.network, unflatten(fields))
     except UserError as error:
-        if who != "--set":
+        if who != STATED:
             raise UserError(path, f"{who}: {error.fault}", "correct it there") from error
         if len(fields) > 1:
             for name, value in fields.items():
@@ -226,7 +225,7 @@ def _check_types(layout: Layout, fields: Json, who: str, path: str, typed: Mappi
         ((name, value),) = fields.items()
         given, hint = typed.get(name, repr(value)), leaves(layout.network)[name].hint
         commas = " with commas, such as 32,64 or 32, or () for none" if get_args(hint)[-1:] == (...,) else ""
-        raise UserError(Option("set", f"{name}={given}"), f"give {describe_type(hint)}{commas}") from error
+        raise UserError(f"fields {name}={given}", f"give {describe_type(hint)}{commas}") from error
 
 
 def check_fields(names: Iterable[str], layout: Layout) -> None:
@@ -234,4 +233,4 @@ def check_fields(names: Iterable[str], layout: Layout) -> None:
     known = list(leaves(layout.network))
     for name in names:
         if name not in known:
-            raise UserError(Option("set", name), f"there is no such field{nearest(name, known)}")
+            raise UserError(f"fields {name}", f"there is no such field{nearest(name, known)}")

@@ -11,7 +11,7 @@ from typing import Any
 from vit_jax.config.dotted import value_at
 from vit_jax.config.nearest import nearest
 from vit_jax.config.trees import unflatten
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.runs.values import from_dict
 
 from ..containers.kinds import PROGRAMS, SUFFIXES
@@ -80,7 +80,7 @@ def which_layout(
     several = len(found.layouts) > 1
     fits = [each for each in found.layouts if not _contradictions(each, said(each))] if several else []
     if asked:
-        versions = find(asked, "from")
+        versions = find(asked, "layout")
         fitting = [layout for layout in versions if layout in found.layouts]
         fitting = [layout for layout in fitting if layout.dialect == versions[-1].dialect] or fitting
         clear = [layout for layout in fitting if not layout.refuses("choice", found.names)]
@@ -89,8 +89,8 @@ def which_layout(
             what = ", ".join(f"{name} {value!r}" for name, value in _contradictions(layout, said(layout)).items())
             raise UserError(
                 path,
-                Text(Option("from", asked), f" has no network with {what}, as is stated of this file"),
-                Text("leave ", Option("from"), f" out or name {' or '.join(each.name for each in fits)}"),
+                f"layout {asked} has no network with {what}, as is stated of this file",
+                f"leave `layout` out or name {' or '.join(each.name for each in fits)}",
             )
         return layout
     if found.refusal:
@@ -104,10 +104,10 @@ def which_layout(
     if len(clear) == 1:
         return clear[0]
     if found.layouts and not clear:
-        choices = Text.concatenate(" or ", (Option("from", name) for name in unclear))
-        raise UserError(path, list(unclear.values())[-1], Text("name the right one with ", choices))
+        choices = " or ".join(f"`layout {name}`" for name in unclear)
+        raise UserError(path, list(unclear.values())[-1], f"name the right one with {choices}")
     if found.layouts:
-        raise UserError(path, f"its names fit {', '.join(unclear)}", Text("name one with ", Option("from")))
+        raise UserError(path, f"its names fit {', '.join(unclear)}", "name one with `layout`")
     raise UserError(path, unknown(found.names, config), "`python -m convert formats` lists what is known")
 
 
@@ -134,7 +134,7 @@ def check_accept_flags(flags: Iterable[str]) -> None:
     there = sorted({flag for layout in LAYOUTS.values() for flag in layout.flags})
     for flag in flags:
         if flag not in there:
-            raise UserError(Option("accept", flag), f"no layout asks for that{nearest(flag, there)}")
+            raise UserError(f"accept {flag}", f"no layout asks for that{nearest(flag, there)}")
 
 
 def find(name: str, option: str) -> list[Layout]:
@@ -153,15 +153,13 @@ def find(name: str, option: str) -> list[Layout]:
     if versions:
         known = [layout.version for layout in versions if layout.version]
         has = f"has the version{'s' * (len(known) > 1)} {', '.join(known)}" if known else "has no versions"
-        ways = Text.concatenate(
-            " or ", (Option(option, way) for way in (dialect, *(f"{dialect}@{v}" for v in known[-1:])))
-        )
-        raise UserError(Option(option, name), f"{dialect} {has}", Text("give ", ways))
+        ways = " or ".join(f"`{option} {way}`" for way in (dialect, *(f"{dialect}@{v}" for v in known[-1:])))
+        raise UserError(f"{option} {name}", f"{dialect} {has}", f"give {ways}")
     dialects = sorted({layout.dialect for layout in LAYOUTS.values()})
     if f".{dialect}" in (*SUFFIXES, *PROGRAMS) and option == "to":
         remedy = f"give DST the suffix .{dialect}, and here a layout such as timm, or nothing"
-        raise UserError(Option(option, name), "is a kind of file and no layout", remedy)
-    raise UserError(Option(option, name), f"there is no such layout{nearest(name, dialects)}")
+        raise UserError(f"{option} {name}", "is a kind of file and no layout", remedy)
+    raise UserError(f"{option} {name}", f"there is no such layout{nearest(name, dialects)}")
 
 
 def closest(names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.outputs import KINDS, UNSTATED, Outputs
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from ..layout import Layout
 
@@ -25,7 +25,7 @@ def target(sets: Mapping[str, Any]) -> str:
     """The kind of outputs that --set states. A key of KINDS; empty where none is stated."""
     kind = sets.get(TARGET, "")
     if kind and kind not in [*KINDS]:
-        raise UserError(Option("set", f"{TARGET}={kind}"), "there is no such kind", f"give one of {', '.join(KINDS)}")
+        raise UserError(f"fields {TARGET}={kind}", "there is no such kind", f"give one of {', '.join(KINDS)}")
     return str(kind)
 
 
@@ -39,11 +39,11 @@ def settle(c: NetworkConfig, stated: Outputs, asked: str, own: bool) -> Outputs:
     """The outputs of a network; their kind stays open where it has one output of which nobody states what it is."""
     if not count(c):
         if asked not in ("", "embedding"):
-            raise UserError(Option("set", f"{TARGET}={asked}"), "this network has no head", "leave it out")
+            raise UserError(f"fields {TARGET}={asked}", "this network has no head", "leave it out")
         return Outputs("embedding") if "classes" in c.marked("from_data") else UNSTATED
     if count(c) == 1 and not own and "class" in (asked, stated.kind):
         if asked == "class":
-            raise UserError(Option("set", f"{TARGET}=class"), "this network has one output, and one class is no choice")
+            raise UserError(f"fields {TARGET}=class", "this network has one output, and one class is no choice")
         stated = replace(stated, kind="")
     kind = asked or stated.kind or ("class" if own or count(c) > 1 else "")
     if kind == stated.kind != "embedding":
@@ -55,11 +55,11 @@ def unsettled(path: str, c: NetworkConfig, outputs: Outputs) -> UserError | None
     """The error where it has to be known what a network's outputs are, and nothing states it; else None."""
     if outputs.kind or not count(c):
         return None
-    ways = Text.concatenate(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("number", "set")))
+    ways = " or ".join(f"`fields {TARGET}={kind}`" for kind in ("number", "set"))
     return UserError(
         path,
         "has one output, and does not say whether that is a number, or a label that is there or not",
-        Text("say which with ", ways),
+        f"say which with {ways}",
     )
 
 
@@ -68,16 +68,16 @@ def note_contradicted(stated: Outputs, asked: str) -> list[str]:
     if not asked or not stated.kind or asked == stated.kind:
         return []
     kinds = f"the source states outputs of the kind {stated.kind} ({KINDS[stated.kind]}), and they are read as {asked} "
-    return [Text(kinds, f"({KINDS[asked]}), as ", Option("set", f"{TARGET}={asked}"), " says")]
+    return [f"{kinds}({KINDS[asked]}), as `fields {TARGET}={asked}` says"]
 
 
 def note_assumed(source: Layout, target: Layout, c: NetworkConfig, stated: Outputs, outputs: Outputs) -> list[str]:
     """A sentence where the target states that outputs are classes, and the source could have said otherwise."""
     if stated.kind or outputs.kind != "class" or "set" not in {*source.outputs(c)} & {*target.outputs(c)}:
         return []
-    ways = Text.concatenate(" or ", (Option("set", f"{TARGET}={kind}") for kind in ("set", "number")))
+    ways = " or ".join(f"`fields {TARGET}={kind}`" for kind in ("set", "number"))
     told = f"the source does not state problem_type, so its {count(c)} outputs are written as those of classes"
-    return [Text(told, "; change it with ", ways)]
+    return [f"{told}; change it with {ways}"]
 
 
 def unstated(layout: Layout, c: NetworkConfig, outputs: Outputs) -> list[str]:

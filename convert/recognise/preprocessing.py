@@ -9,7 +9,7 @@ from typing import Any
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.fields import are_texts
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.tasks.preprocessing import LARGEST_SIZE, preprocess_fault
 
 from ..layout import Facts, Json
@@ -61,34 +61,31 @@ def _taken_shape(images: Any, c: NetworkConfig, any_size: bool) -> tuple[tuple[i
 
 
 UNSTATED = "does not state the mean and std of its images"
-STATED_BY = Text(
-    Option("set", "mean=...", "std=..."),
-    " (one value a channel, of pixels in 0..1; images are stretched unless ",
-    Option("set", "fit=..."),
-    ")",
+STATED_BY = (
+    "`fields mean=... std=...` (one value a channel, of pixels in 0..1; images are stretched unless `fields fit=...`)"
 )
 
 
 def missing_preprocessing(path: str, facts: Facts) -> UserError:
     """The error where a run has to state how images are prepared, and the source does not."""
     why = _note_unused(facts)
-    ways = STATED_BY if why else Text(STATED_BY, ", or ", Option("model", "NAME"))
+    ways = STATED_BY if why else f"{STATED_BY}, or `model NAME`"
     needs = "and a run has to state how images are prepared"
-    return UserError(path, f"{why or UNSTATED}, {needs}", Text("give ", ways, ", or write FILE.safetensors"))
+    return UserError(path, f"{why or UNSTATED}, {needs}", f"give {ways}, or write FILE.safetensors")
 
 
 def unprepared(path: str, facts: Facts) -> UserError:
     """The error where a program is to prepare pixels itself, and the source does not state how."""
     why = _note_unused(facts) or UNSTATED
     needs = f"{why}, by which a program prepares pixels"
-    ways = Text("give ", STATED_BY, ", or let it take images that are normalised already, with ")
-    return UserError(path, needs, Text(ways, Option("takes", "images")))
+    ways = f"give {STATED_BY}, or let it take images that are normalised already, with "
+    return UserError(path, needs, f"{ways}`takes images`")
 
 
 def left_out(facts: Facts) -> str:
     """A sentence where a target is written without stating how images are prepared, as the source does not."""
     why = "" if _note_unused(facts) else f": the source {UNSTATED}"  # another note says why it is not used
-    return Text(f"no preprocessing is written{why}; its library may then assume one, so state it with ", STATED_BY)
+    return f"no preprocessing is written{why}; its library may then assume one, so state it with {STATED_BY}"
 
 
 def _note_unused(facts: Facts) -> str:
@@ -102,8 +99,8 @@ def note_defaults(sets: Mapping[str, Any], stated: Json | None) -> list[str]:
     if stated or "mean" not in sets or not defaults:
         return []
     written = ", ".join(f"{name} {value}" for name, value in defaults.items())
-    options = Option("set", *(f"{name}=..." for name in defaults))
-    return [Text(f"the source does not state how images are fitted, so {written} is written; change it with ", options)]
+    options = f"`fields {' '.join(f'{name}=...' for name in defaults)}`"
+    return [f"the source does not state how images are fitted, so {written} is written; change it with {options}"]
 
 
 def preprocessing(
@@ -117,8 +114,8 @@ def preprocessing(
     h, w, channels = shape
     if not stated and not {"mean", "std"} <= given.keys():
         raise UserError(
-            Text(Option("set", "mean"), " and ", Option("set", "std"), " belong together"),
-            Text("give both, a value a channel, with commas: ", Option("set", "mean=...", "std=...")),
+            "mean and std belong together",
+            "give both, a value a channel, with commas: `fields mean=... std=...`",
         )
     for name in {"mean", "std"} & given.keys():  # one number is that of every channel
         values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
@@ -129,7 +126,7 @@ def preprocessing(
     out = {**(stated or plain), **given}
     field, must = _fault(out, shape)
     if field:
-        raise UserError(Option("set", f"{field}={_short(sets.get(field, out.get(field)))}"), f"give {must}")
+        raise UserError(f"fields {field}={_short(sets.get(field, out.get(field)))}", f"give {must}")
     return out | {name: [float(each) for each in out[name]] for name in ("mean", "std")}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from vit_jax.config.fields import are_texts
 from vit_jax.config.outputs import are_outputs
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.models.networks import network_named
 from vit_jax.runs.values import from_dict, to_dict
 from vit_jax.tasks.table import metadata_checks
@@ -73,7 +73,7 @@ def remedy(side: str) -> str:
     """What to do about a damaged provenance: in a side file of this name, or (empty) in the weights' own file."""
     if side:
         return f"remove {side}, or get it again"
-    return Text("name its layout and config with ", Option("from"), " and ", Option("set"), ", or get the file again")
+    return "name its layout and config with `layout` and `fields`, or get the file again"
 
 
 def side_file(source: Source, files: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from vit_jax.config.dotted import replace_fields
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import flatten
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.runs.values import to_dict
 
 from .. import rules
@@ -30,7 +30,7 @@ from ..layout import Facts, Json, Layout, Names
 from ..rules import CARRIED, Row
 from . import outputs, weights_in
 from .beside import Consulted, unread
-from .config import FALLBACK, OWN_METADATA, Untold, check_fields, resolve
+from .config import FALLBACK, NAMED, OWN_METADATA, STATED, Untold, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import SETTABLE, fitting
 from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
@@ -60,7 +60,7 @@ class Options:
     # Fields that are taken where nothing else states them: those of a run's network, or some of them by name.
     otherwise: NetworkConfig | Mapping[str, Any] | None = None
     # The remedy where shapes are not those of the config.
-    unfit: str = Text("give the config of this very file with ", Option("set"), ", or its layout with ", Option("from"))
+    unfit: str = "give the config of this very file with `fields`, or its layout with `layout`"
 
 
 @dataclass
@@ -224,10 +224,10 @@ def _field_sources(
     sets = {k: v for k, v in options.sets.items() if k not in no_fields}
     check_fields(sets, layout)
     return [
-        ("--set", sets),
+        (STATED, sets),
         (OWN_METADATA, flatten(provenance.get("config", {}).get("fields", {}), strict=False)),
         stated,
-        (f"--model {options.model}", model.config),
+        (f"{NAMED} {options.model}`", model.config),
         (
             FALLBACK,
             flatten(
@@ -257,8 +257,8 @@ def _config(
         if isinstance(error, Untold) and not images and any(re.search(r"\bimage$", name) for name in layout.fields):
             error.ask_images()
         if options.layout and layout not in found.layouts and found.layouts:
-            others = Text.concatenate(" or ", (Option("from", other.name) for other in found.layouts))
-            error.remedy = Text(f"its names are not of {layout.name}: give ", others, ", or leave it out")
+            others = " or ".join(f"`layout {other.name}`" for other in found.layouts)
+            error.remedy = f"its names are not of {layout.name}: give {others}, or leave it out"
         raise
 
 
@@ -374,9 +374,7 @@ def _check_headless(path: str, other: Sequence[str], options: Options) -> None:
     if not options.headless:
         shown = ", ".join(other[:FEW]) + (", ..." if len(other) > FEW else "")
         raise UserError(
-            path,
-            f"has a head that the network here lacks ({shown})",
-            Text("leave it out with ", Option("adapt", "head=drop")),
+            path, f"has a head that the network here lacks ({shown})", "leave it out with `adapt head=drop`"
         )
 
 
@@ -388,16 +386,14 @@ def _check_accepted(path: str, layout: Layout, names: Names, options: Options) -
     for refusal in layout.refusals:
         if refusal.stage == "function" and refusal.flag not in options.accept and (clauses := refusal.clauses(names)):
             raise UserError(
-                path,
-                f"{layout.title}: {'; '.join(clauses)}",
-                Text("to convert all the same, add ", Option("accept", refusal.flag)),
+                path, f"{layout.title}: {'; '.join(clauses)}", f"to convert all the same, add `accept {refusal.flag}`"
             )
 
 
 def _check_refused(source: Source, found: Recognition) -> None:
     """Raise UserError on weights that are refused by name, with the part of them that can be read, if there is one."""
     if found.refusal:
-        part = "" if "key" in Text(found.refusal).options else weights_in.hint(source, _is_readable)
+        part = "" if "`key " in found.refusal else weights_in.hint(source, _is_readable)
         raise UserError(source.path, found.refusal, part)
 
 

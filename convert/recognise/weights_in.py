@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from ..containers.source import Marker, Source, Tensor, TreePath, check_amount, check_names
 
@@ -36,7 +36,7 @@ STRIPPED, SETS = 6, 200  # at most so many wrappers and prefixes around each oth
 LOOKED = 20_000  # names in all of these places: comparing them with all layouts takes half a second
 PLACES, SHOWN = 30, 5  # prefixes under which weights are looked for that no known wrapper holds; shown of a long list
 TOP = "."  # the label of a file's own names
-ONE = Text("choose one with ", Option("key", "LABEL"))
+ONE = "choose one with `key LABEL`"
 CHUNKED = re.compile(r"(?P<above>(.*[.\0])?)blocks\.(?P<chunk>\d{1,4})\.(?P<block>\d{1,4})\.(?P<rest>.*)")
 NEST = "\0"  # between a dictionary's key and what is in it, where names themselves are joined by dots
 
@@ -71,8 +71,8 @@ def choose(source: Source, recognise: Callable[[TensorSet], Found], key: str = "
         named = _find_label(source, key, sets, known)
         if named is None:
             there = f"there is {', '.join(known)}" if known else hint(source, recognise) or elsewhere(source)
-            there = Text("it holds one set, leave ", Option("key"), " out") if known == [TOP] else there
-            raise UserError(source.path, Text(Option("key", key), " names no set of weights"), there)
+            there = "it holds one set, leave `key` out" if known == [TOP] else there
+            raise UserError(source.path, f"key {key} names no set of weights", there)
         label = named
     elif len(known) > 1:
         raise UserError(source.path, f"has several sets of weights: {', '.join(known)}", ONE)
@@ -89,7 +89,7 @@ def describe_choice(source: Source, label: str, option: bool = True) -> str:
     if not source.chosen:
         return ""
     kind = {"model": "raw", "ema": "averaged"}.get(label, label)
-    return f"{source.chosen}, its {kind} weights" + (f" ({Option('key', label)})" if option else "")
+    return f"{source.chosen}, its {kind} weights" + (f" (`key {label}`)" if option else "")
 
 
 def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
@@ -117,8 +117,8 @@ def hint(source: Source, recognise: Callable[[TensorSet], Any]) -> str:
             found.append(label)
     if not found:
         return ""
-    options = Text.concatenate(" or ", (Option("key", label) for label in found))
-    return Text(f"its weights lie under {', '.join(found)}; add ", options)
+    options = " or ".join(f"`key {label}`" for label in found)
+    return f"its weights lie under {', '.join(found)}; add {options}"
 
 
 def elsewhere(source: Source) -> str:
@@ -133,7 +133,7 @@ def elsewhere(source: Source) -> str:
         return "holds no tensors with names; give the file of the weights"
     more = f" and {len(counts) - SHOWN} more places" if len(counts) > SHOWN else ""
     places = ", ".join(f"{label} ({count})" for label, count in counts[:SHOWN])
-    return Text(f"its tensors lie under {places}{more}; name the weights with ", Option("key", counts[0][0]))
+    return f"its tensors lie under {places}{more}; name the weights with `key {counts[0][0]}`"
 
 
 def tied_names(source: Source, weights: TensorSet) -> list[tuple[str, ...]]:
@@ -270,9 +270,7 @@ def _find_label(source: Source, key: str, sets: Mapping[str, tuple[Members, Any]
     if key in known or (key in sets and not inside):
         return key
     if len(inside) > 1:
-        raise UserError(
-            source.path, Text(Option("key", key), f" has several sets of weights: {', '.join(inside)}"), ONE
-        )
+        raise UserError(source.path, f"key {key} has several sets of weights: {', '.join(inside)}", ONE)
     return inside[0] if inside else None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.runs import Run
 
@@ -103,7 +103,7 @@ def check_writer(plan: Plan) -> Json:
     path = plan.reading.path
     c: Any = getattr(plan.config, "text", plan.config)
     if not getattr(c, "decoder_depth", 0):
-        what = f"holds a {plan.config.name} without a decoder, and --to {NAME} writes networks that write texts"
+        what = f"holds a {plan.config.name} without a decoder, and `to {NAME}` writes networks that write texts"
         raise UserError(path, what, "write X.onnx of a network of images, or X.safetensors")
     if not c.target_vocabulary or not c.outputs:
         raise UserError(path, "its decoder takes vectors or has no head, so it writes no tokens", "write X.safetensors")
@@ -116,7 +116,7 @@ def check_writer(plan: Plan) -> Json:
     if Run(path).exists():
         stated = writing_of(Run(path))
     if not stated["max_length"]:
-        raise UserError(path, "does not state how long a text may be", Text("give ", Option("set", "max_length=...")))
+        raise UserError(path, "does not state how long a text may be", "give `fields max_length=...`")
     return stated
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.errors import Option, UserError
+from vit_jax.errors import UserError
 
 from ..layout import Json
 from ..plan.groups import float32_arrays
@@ -45,9 +45,9 @@ def is_page(path: str) -> bool:
 def check_page(path: str, wanted: Wanted) -> None:
     """Raise UserError where no page is written there, or something that it needs is missing."""
     if wanted.takes != PLAIN.takes:
-        raise UserError(Option("takes", wanted.takes), f"{path} takes pictures", "leave it out")
+        raise UserError(f"takes {wanted.takes}", f"{path} takes pictures", "leave it out")
     if wanted.opset:
-        raise UserError(Option("opset", str(wanted.opset)), f"{path} contains its runtime", "leave it out")
+        raise UserError(f"opset {wanted.opset}", f"{path} contains its runtime", "leave it out")
     wanted.check(path)
     find_runtime(path, wanted.runtime)
     kind_of(str(Path(path).with_suffix(".onnx")))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.config.network import NetworkConfig
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.models.networks import NETWORKS
 
@@ -133,7 +133,7 @@ def check_network(plan: Plan) -> None:
             path,
             f"holds a {config.name}, which takes {takes}, and a program is written of a network that takes images "
             f"alone ({', '.join(image_networks())}), or of an encoder of texts alone",
-            Text("give one, write a folder of programs with ", Option("to", "onnx"), ", or write X.safetensors"),
+            "give one, write a folder of programs with `to onnx`, or write X.safetensors",
         )
     check_float32(plan)
 
@@ -142,7 +142,7 @@ def check_float32(plan: Plan) -> None:
     """Raise UserError where weights are float64, which no program has."""
     if any(spec.dtype == np.float64 for spec in plan.specs.values()):
         what = "its weights are float64, and a program computes in float32"
-        raise UserError(plan.reading.path, what, Text("add ", Option("dtype", "float32")))
+        raise UserError(plan.reading.path, what, "add `dtype float32`")
 
 
 def interface_of(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:
@@ -158,7 +158,7 @@ def interface_of(plan: Plan, wanted: Wanted, kind: Kind) -> Interface:
     if wanted.takes == ANY_IMAGES and multiple is None:
         h, w, _ = shape
         why = f"this network takes images of {h}x{w} alone, as its positions or layers are made for these"
-        raise UserError(Option("takes", ANY_IMAGES), why, f"give {PIXELS} or {IMAGES}")
+        raise UserError(f"takes {ANY_IMAGES}", why, f"give {PIXELS} or {IMAGES}")
     output = "logits" if getattr(plan.config, "classes", 0) else "features"  # of a network without classes
     stated = statements(plan.facts.outputs, preprocess, kind.least_batch)
     return Interface(shape, output, preprocess, multiple, wanted.opset or OPSET, stated)

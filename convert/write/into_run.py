@@ -6,7 +6,7 @@ import numpy as np
 
 from vit_jax.config.groups import trainable
 from vit_jax.config.run import RunConfig
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.tasks.table import task_spec, untrained_run
 
 from .. import optimizer
@@ -83,5 +83,5 @@ def _task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tupl
             raise missing_preprocessing(path, facts)
         else:
             what = f"does not state its {name}, which a run of the task {run.task} keeps"
-            raise UserError(path, what, Text("write FILE.safetensors with ", Option("weights-only")))
+            raise UserError(path, what, "write FILE.safetensors with `weights_only True`")
     return out, notes

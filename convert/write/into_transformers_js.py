@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_json
 
 from ..containers.source import PROVENANCE
@@ -102,17 +102,17 @@ def check_place(path: str, force: bool, wanted: Wanted) -> tuple[Target, Kind]:
     """(the folder, the kind of its program). Raises UserError where such a folder is not written."""
     goal = target(path, MODEL)
     if not goal.folder:
-        is_file = Text("is the name of a file, and ", Option("to", NAME), " writes a folder")
+        is_file = f"is the name of a file, and `to {NAME}` writes a folder"
         raise UserError(path, is_file, "give a name without a suffix")
     if os.path.lexists(path):
         raise UserError(path, "exists", "choose another name")
     if force:
         never = "a folder for transformers.js is never replaced"
-        raise UserError(Option("force"), never, "leave the flag out")
+        raise UserError("force", never, "leave it out")
     model = os.path.join(path, MODEL)
     wanted.check(model, several=True)
     if wanted.takes != PLAIN.takes:
-        raise UserError(Option("takes", wanted.takes), "transformers.js prepares pictures itself", "leave it out")
+        raise UserError(f"takes {wanted.takes}", "transformers.js prepares pictures itself", "leave it out")
     return goal, kind_of(model)
 
 
@@ -123,15 +123,13 @@ def _check_pictures(plan: Plan) -> tuple[Json, Json]:
     if error := unsettled(path, config, plan.facts.outputs):
         raise error
     if not getattr(config, "classes", 0):
-        raise UserError(
-            path, Text("has no classes, and ", Option("to", NAME), " writes a classifier of images"), "write X.onnx"
-        )
+        raise UserError(path, f"has no classes, and `to {NAME}` writes a classifier of images", "write X.onnx")
     if (kind := plan.facts.outputs.kind) != "class":
         what = {"set": "sets of labels", "number": "numbers"}.get(kind, kind)
         takes = f"its outputs are {what}, and transformers.js takes those of a classifier of images for one class"
         raise UserError(path, takes, OTHERWISE)
     if images is None:
-        raise UserError(path, f"{UNSTATED}, and transformers.js has to prepare them", Text("give ", STATED_BY))
+        raise UserError(path, f"{UNSTATED}, and transformers.js has to prepare them", f"give {STATED_BY}")
     if images["channels"] not in (1, COLOURS):
         channels = f"its images have {images['channels']} channels, and those of transformers.js have {COLOURS}"
         raise UserError(path, channels, OTHERWISE)

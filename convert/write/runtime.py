@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 SCRIPT, WASM = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
 INSTALL = "run `npm install --ignore-scripts onnxruntime-web`"
@@ -31,9 +31,9 @@ def find_runtime(page: str, path: str) -> Runtime:
     """The runtime at or below a path."""
     if not path:
         needs = "runs the network by onnxruntime-web, which is no part of vit-jax"
-        raise UserError(page, needs, Text(f"{INSTALL} and give ", Option("onnxruntime-web", "node_modules")))
+        raise UserError(page, needs, f"{INSTALL} and give `onnxruntime_web node_modules`")
     for place in PLACES:
         if (script := Path(path, place, SCRIPT)).is_file() and (wasm := script.with_name(WASM)).is_file():
             return Runtime(script, wasm)
     lacks = f"there is no {SCRIPT} with its {WASM}"
-    raise UserError(Option("onnxruntime-web", path), lacks, f"{INSTALL} and give its node_modules")
+    raise UserError(f"onnxruntime_web {path}", lacks, f"{INSTALL} and give its node_modules")

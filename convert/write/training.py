@@ -54,13 +54,13 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
         return None
     stated = _run_config(reading.source)
     if stated is not None and run is not None and to_dict(stated.optim) != to_dict(run.optim):
-        raise UserError(path, "states another config of its optimizer than the preset", "leave --preset out")
+        raise UserError(path, "states another config of its optimizer than the preset", "leave `preset` out")
     run = stated or run
     if run is None:
         raise UserError(
             path,
             "holds an optimizer's state and not the config that it belongs to",
-            "name it with --preset, or use --weights-only",
+            "name it with `preset`, or use `weights_only True`",
         )
     if run.data.source == NO_DATA:
         return None
@@ -107,8 +107,8 @@ def moving_rows(plan: Plan) -> list[Row]:
     if plan.adaptations or plan.dtype is not None:
         raise UserError(
             plan.reading.path,
-            "an optimizer's state does not follow --adapt and --dtype",
-            "leave them out, or add --weights-only",
+            "an optimizer's state does not follow `adapt` and `dtype`",
+            "leave them out, or add `weights_only True`",
         )
     return optimizer.moving(plan.reading.rows, plan.reading.tensors)
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from vit_jax.config.run import RunConfig
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_json
 
 from ..containers import SUFFIXES, writer
@@ -84,9 +84,9 @@ def _check_stated(plan: Plan, goal: Target) -> None:
     facts, path = plan.facts, plan.reading.path
     missing = [key for key in plan.layout.extras if key not in facts.extra] if goal.folder else []
     if missing:
-        options = Option("set", *(f"{key}=..." for key in missing))
+        options = f"`fields {' '.join(f'{key}=...' for key in missing)}`"
         needs = f"{', '.join(missing)}, which {plan.layout.name} needs"
-        raise UserError(path, f"does not state {needs}", Text("give ", options, ", or ", Option("weights-only")))
+        raise UserError(path, f"does not state {needs}", f"give {options}, or `weights_only True`")
 
 
 def own_side(

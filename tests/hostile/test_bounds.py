@@ -167,7 +167,7 @@ def test_words_of_any_kind(words: tuple[str, str], source: Path, tmp_path: Path)
     ],
 )  # fmt: skip
 def test_a_set_of_another_type_is_told_what_to_give(word: str, remedy: str, source: Path, tmp_path: Path) -> None:
-    assert f"--set {word}: {remedy}" in refused(source, str(tmp_path / "b.safetensors"), "--set", word)
+    assert f"fields {word}: {remedy}" in refused(source, str(tmp_path / "b.safetensors"), "--set", word)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="Linux alone has such files")

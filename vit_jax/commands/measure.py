@@ -55,8 +55,8 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
 
     run: str = field(
         metadata={
-            "help": "a run's folder or URL (s3://, gs://), or its name inside runs/; with --data.source also a file "
-            "or folder of weights, in any layout that `python -m convert formats` lists"
+            "help": "a run's folder or URL (s3://, gs://), or its name inside runs/; with `data.source` also a "
+            "file or folder of weights, in any layout that `python -m convert formats` lists"
         }
     )
     split: str = field(
@@ -155,13 +155,13 @@ class Request:
             raise UserError(
                 "the languages of texts",
                 "are of other data than the run's own, which it has stated",
-                "leave them out, or name that with --data.source",
+                "leave them out, or name that with `data.source`",
             )
         if self.run is None and not other:
             raise UserError(
                 f.run,
                 "no run here, and weights alone have no data of their own",
-                "name the data to measure it on, as in --data.source folder:PATH",
+                "name the data to measure it on, as in `data.source folder:PATH`",
             )
 
     def _check_share(self) -> None:
@@ -289,7 +289,7 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
     from ..data.images.config import ImageData
 
     if recorded is not None and (wrong := task.unprobed):
-        raise UserError("probe", f"tells classes apart, and {wrong}", "give --data.source of images with classes")
+        raise UserError("probe", f"tells classes apart, and {wrong}", "give `data.source` of images with classes")
     run = replace_fields(run, task_spec(run.task).prepared_as(net.metadata, {}))
     if recorded is None and isinstance(run.data, ImageData):  # other classes are in other columns
         run = replace(run, data=replace(run.data.without_table(), **request.flags.data.table))
@@ -347,7 +347,7 @@ def _of_images(data: DataConfig, request: Request) -> DataConfig:
     if not is_range(stated):
         raise UserError(Field("data.range"), f"is {stated}", "give two numbers, the second one greater")
     if stated and not request.flags.data.source and request.given is None:
-        raise UserError(Field("data.range"), "is of other images than the run's own", "add --data.source")
+        raise UserError(Field("data.range"), "is of other images than the run's own", "add `data.source`")
     skip = request.flags.skip_unreadable or data.skip_unreadable
     return replace(data, skip_unreadable=skip, range=stated or data.range)
 
@@ -361,7 +361,7 @@ def _of_table(data: DataConfig, request: Request) -> DataConfig:
     if name and not isinstance(data, ImageData):
         raise UserError(Field(name), "is for labelled images, and this network learned from none", "leave it out")
     if name and not request.flags.data.source:
-        raise UserError(Field(name), "is of another table than the run's own", "add --data.source csv:FILE")
+        raise UserError(Field(name), "is of another table than the run's own", "add `data.source csv:FILE`")
     if not isinstance(data, ImageData):
         return data
     if request.given is not None or (request.flags.data.source and table_of(data) is None):

@@ -110,7 +110,7 @@ def learn_probe(kind: str, features: Callable[[Any], np.ndarray], splits: Mappin
             Field("probe"),
             f"is linear, but there is no validation split, and {len(labels)} images of train are too few to hold some "
             "out",
-            "give more, or take --probe knn",
+            "give more, or take `probe knn`",
         )
     return linear(known[stay], labels[stay], known[held], labels[held], f"{len(held):,} other images of train")
 

@@ -82,7 +82,8 @@ class SelectionFlags:
     weights: str = option(
         "best",
         "best: the checkpoint with the best validation (without any: the last); last: the last one; "
-        "mean:K: the mean of the weights of the last K that the run has kept (--keep of train)",
+        "mean:K: the mean of the weights of the last K that the run has kept (--keep of train); also --which",
+        also="which",
     )
     ema: bool = option(
         True,

@@ -7,14 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..config.fields import option
-from ..data.unreadable import FLAG, Unreadable
+from ..data.unreadable import FIELD, Unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnreadableFlags:
     """What is done about images that cannot be read."""
 
-    skip_unreadable: bool = option(False, "leave out unreadable images, and report how many, instead of stopping")
+    skip_unreadable: bool = option(
+        False,
+        "leave out unreadable images, and report how many, instead of stopping",
+        also="data.skip-unreadable",  # as in training
+    )
 
 
 @contextlib.contextmanager
@@ -23,8 +27,6 @@ def flag_advised(skip: bool) -> Iterator[None]:
     try:
         yield
     except Unreadable as error:
-        if FLAG in error.remedy:
-            error.remedy = error.remedy.replace(FLAG, "--skip-unreadable")
-        elif not skip:
-            error.add(", or leave such images out with --skip-unreadable")
+        if not skip and FIELD not in error.remedy:
+            error.add(f", or leave such images out with {FIELD}")
         raise

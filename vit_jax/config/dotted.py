@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Field, UserError, fields_inside
-from .hints import as_argument, hint, names_of
+from .hints import hint, names_of
 from .nearest import nearest
 from .ranges import check_ranges
 
@@ -63,7 +63,7 @@ def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
     with fields_inside(part):
         for name, value in options.items():
             if name not in types:
-                clause = hint(f"{part}.{name}", names_of(config, f"{part}."), write=_inside(part))
+                clause = hint(f"{part}.{name}", names_of(config, f"{part}."), inside=part)
                 raise UserError(Field(name), f"is no field{clause or nearest(name, list(types))}")
             if typing.get_origin(types[name]) is tuple:
                 if not isinstance(value, list | tuple):
@@ -72,11 +72,6 @@ def with_options(config: T, options: Mapping[str, Any], part: str) -> T:
         changed = replace_fields(config, values)
         check_ranges(changed)
     return changed
-
-
-def _inside(part: str) -> Callable[[str], str]:
-    """How Python has a field of a part of a run's config, where that is what is changed."""
-    return lambda name: as_argument(name).removeprefix(f"{part}.")
 
 
 def replace_fields(config: T, values: Mapping[str, Any]) -> T:

@@ -55,9 +55,9 @@ def execution(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
     return _field(default, help, Range(**bounds), execution=True)
 
 
-def option(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
-    """An option of a command, which is no part of a run."""
-    return _field(default, help, Range(**bounds))
+def option(default: Any, help: str, *, also: str = "", **bounds: Unpack[Bounds]) -> Any:
+    """An option of a command, which is no part of a run; `also` is another name that it has."""
+    return _field(default, help, Range(**bounds), also=also)
 
 
 def _field(default: Any, help: str, allowed: Range, **metadata: Any) -> Any:

@@ -34,6 +34,7 @@ class Flag:
     help: str
     required: bool = False  # it has no default, so it is a positional argument
     foreign: tuple[str, ...] = ()  # what other programs write for its values
+    also: str = ""  # another name, by which Python and messages call it
 
     @property
     def many(self) -> bool:
@@ -51,7 +52,8 @@ def flags(options: Any, prefix: str = "") -> dict[str, Flag]:
             found |= flags(part, f"{name}.")
         else:
             required = isinstance(options, type) and f.default is f.default_factory is dataclasses.MISSING
-            found[name] = Flag(name, hints[f.name], f.metadata["help"], required, f.metadata.get("foreign", ()))
+            m = f.metadata
+            found[name] = Flag(name, hints[f.name], m["help"], required, m.get("foreign", ()), m.get("also", ""))
     return found
 
 
@@ -124,8 +126,8 @@ def read_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping
         values = [value] if equals else []
         while rest and not is_flag(rest[0]) and flag.hint is not bool and (flag.many or not values):
             values.append(rest.pop(0))
-        if flag.hint is bool and rest and rest[0].lower() in ("true", "false") and not needed:
-            values += rest[:1]
+        if flag.hint is bool and rest and not values and is_boolean(rest[0], exact=bool(needed)):
+            values.append(rest.pop(0))
         given[flag.name] = _read_values(flag, values, on=on)
     if len(positional) < len(needed) and not (missing := needed[len(positional)]).many:
         raise UserError(f"{missing.name.upper()} is missing", remedy=f"give {missing.help.partition(';')[0]}")
@@ -141,6 +143,11 @@ def read_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping
 def is_flag(word: str) -> bool:
     """Whether a word of a command line is a flag, and no value: - alone and negative numbers are values."""
     return len(word) > 1 and word.startswith("-") and not re.match(r"-\.?\d", word)
+
+
+def is_boolean(word: str, exact: bool) -> bool:
+    """Whether a word that follows a flag is true or false; `exact`: only as Python spells it, as others are inputs."""
+    return (word if exact else word.capitalize()) in ("True", "False")
 
 
 def given_fields(words: Sequence[str], options: Any) -> list[str]:
@@ -197,7 +204,7 @@ def _spelt(word: str) -> str:
 def _flag(word: str, known: Mapping[str, Flag], reasons: Mapping[str, str]) -> tuple[Flag, bool]:
     """(the flag that a word names, False if it switches it off). Raises UserError if there is none."""
     name = _spelt(word)
-    found = known.get(name)
+    found = known.get(name) or next((flag for flag in known.values() if flag.also == name), None)
     if found is not None and not found.required and word.startswith("--"):
         return found, True
     part, _, last = name.rpartition(".")
@@ -217,11 +224,11 @@ def _read_values(flag: Flag, values: Sequence[str], *, on: bool = True) -> Any:
     """The value that the texts after a flag are. Raises UserError unless they are one of its type."""
     name, said = f"--{flag.name}", " ".join(_cut_middle(value) or "''" for value in values)
     if flag.hint is bool:
-        if values:
+        if values and not (on and is_boolean(values[0], exact=False)):
             part, dot, last = flag.name.rpartition(".")
-            off = f"--{part}{dot}no-{last}"
-            raise UserError(f"{name if on else off}={said}", "takes no value", f"write {name} or {off}")
-        return on
+            given = f"{name} {said}" if on else f"--{part}{dot}no-{last} {said}"
+            raise UserError(given, remedy=f"give {name} True or {name} False")
+        return values[0].lower() == "true" if values else on
     hints = alternatives(flag.hint)
     if not values and not (flag.many and any(t[-1:] == (...,) for t in map(typing.get_args, hints))):
         raise UserError(Field(name), "has no value", f"give {describe_type(flag.hint)}")

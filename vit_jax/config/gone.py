@@ -11,15 +11,15 @@ _SHARES = "each command takes a fixed share of the rows: --share I/N of predict 
 
 # {name, without dashes before it: a clause that says what to use}
 GONE = {
-    "data.lanes": "shards are read by one reader; to mix more of their images, give a greater data.window",
-    "data.disk-cache": "parts of shards are not kept on disk; copy the shards here, and name their folder as data.dir",
+    "data.lanes": "shards are read by one reader; to mix more of their images, give a greater `data.window`",
+    "data.disk-cache": "parts of shards are not kept on disk; copy the shards here and name their folder as `data.dir`",
     "shards": "write tars of webdataset with tarfile of Python, or parquet with the datasets of Hugging Face",
     "mds:": "write the images as tars of webdataset (wds:) or as parquet (parquet:)",
-    "continue": "a run trains on in one way, as if so many epochs had been given at first: resume RUN with more "
-    "epochs; for a schedule that begins anew start a new run from its weights with init RUN",
-    "halving": "pruner halving ends runs that fall behind",
+    "continue": "a run trains on in one way, as if so many epochs had been given at first: give `resume RUN` and more "
+    "`epochs`; for a schedule that begins anew start a new run from its weights with `init RUN`",
+    "halving": "`pruner halving` ends runs that fall behind",
     "by-device": "give the same command once for each GPU, with CUDA_VISIBLE_DEVICES=0, 1, ... before it",
-    "points": "trials N tries so many of all combinations",
+    "points": "`trials N` tries so many of all combinations",
     "parts": _SHARES,
     "part-size": _SHARES,
     "merge": _SHARES,

@@ -5,23 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .gone import instead_of
 from .synonyms import FLAGS, REASONS
 
 Names = Mapping[str, str]  # {a field as a flag is typed, without dashes before it: optim.weight-decay; its help}
-
-
-def as_flag(name: str) -> str:
-    """A field as a command has it."""
-    return f"--{name}"
-
-
-def as_argument(name: str) -> str:
-    """A field as Python has it: in `fields`, or as an argument."""
-    return name.replace("-", "_")
 
 
 def names_of(config: Any, prefix: str = "") -> dict[str, str]:
@@ -42,10 +32,17 @@ def hint(
     word: str,
     known: Names,
     reasons: Mapping[str, str] = REASONS,
-    write: Callable[[str], str] = as_flag,
+    inside: str = "",
     else_: str = "",
 ) -> str:
-    """A clause: what takes the place of an unknown name here, why nothing does, or the names most similar to it."""
+    """A clause: what takes the place of an unknown name here, why nothing does, or the names most similar to it.
+
+    `inside`: the part of a run's config whose fields the caller names without it.
+    """
+
+    def write(names: Sequence[str]) -> list[str]:
+        return [name.replace("-", "_").removeprefix(f"{inside}.") for name in names]
+
     if reason := instead_of(word):
         return f": {reason}"
     wanted = word.lstrip("-").lower().replace("_", "-")
@@ -53,14 +50,15 @@ def hint(
         if (reason := reasons.get(name)) and _has_all(known, reason):
             return f": {reason}"
         if ours := [flag for flag in FLAGS.get(name, ()) if flag in known]:
-            return f"; here it is {' or '.join(map(write, ours))}"
+            return f"; here it is {' or '.join(write(ours))}"
     close = _similar(wanted[:200], known)
-    return f"; nearest: {', '.join(map(write, close))}" if close else else_
+    return f"; nearest: {', '.join(write(close))}" if close else else_
 
 
 def _has_all(known: Names, text: str) -> bool:
-    """Whether there are all flags that a text names."""
-    return all(any(name.startswith(word) for name in known) for word in re.findall(r"--([a-z][a-z.-]*)", text))
+    """Whether there are all fields that a text names."""
+    named = (word.replace("_", "-") for word in re.findall(r"`([a-z][a-z._]*)", text))
+    return all(any(name.startswith(word) for name in known) for word in named)
 
 
 def _similar(wanted: str, known: Names) -> list[str]:

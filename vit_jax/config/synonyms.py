@@ -119,15 +119,15 @@ REASONS: dict[str, str] = {
     for reason, theirs in {
         "jax takes the devices that it finds; to choose, set JAX_PLATFORMS=cpu or CUDA_VISIBLE_DEVICES=0 "
         "before the command": "device devices gpu gpus cuda cpu tpu num-gpus no-cuda use-cuda accelerator",
-        "float16 would need a scaled loss; use --compute-dtype bfloat16": "fp16 half float16",
-        "it is not here alone; --augment.policy three_augment has it among others": "color-jitter gray-scale "
+        "float16 would need a scaled loss; use `compute_dtype bfloat16`": "fp16 half float16",
+        "it is not here alone; `augment.policy three_augment` has it among others": "color-jitter gray-scale "
         "gaussian-blur solarization",
-        "images are flipped left to right only, by --augment.flip": "vflip vertical-flip",
-        "the network is the first argument, such as vit-s16 or cifar10-48x4, and its sizes are the flags "
-        "--model.FIELD": "model arch architecture network model-name preset",
+        "images are flipped left to right only, by `augment.flip`": "vflip vertical-flip",
+        "the network is the first argument, such as vit-s16 or cifar10-48x4, and its sizes are the fields "
+        "`model.FIELD`": "model arch architecture network model-name preset",
         "one process takes all devices of its machine, so leave it out": "local-rank world-size nproc-per-node "
         "num-processes dist-url rank",
-        "a --split is measured by the one text that greedy or beam search (--beam) finds; several texts and draws are "
+        "a `split` is measured by the one text that greedy or beam search (`beam`) finds; several texts and draws are "
         "for python -m vit_jax.predict": "nbest sample temperature top-k top-p",
         "tables are CSV, also with --share, which pyarrow makes parquet (csv.read_csv, parquet.write_table)": "format",
         "a run is measured by python -m vit_jax.evaluate RUN": "eval evaluate test-only eval-only do-eval",

@@ -56,7 +56,7 @@ def count_taken(n: int, batch: int, batches: int = 0) -> int:
     """How many of n examples training goes through."""
     taken = min(n, batches * batch or n)
     if taken < batch:
-        raise UserError(Field("batch"), f"{batch} is larger than the training set of {taken}", "lower --batch")
+        raise UserError(Field("batch"), f"{batch} is larger than the training set of {taken}", "lower `batch`")
     return taken
 
 

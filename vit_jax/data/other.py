@@ -112,7 +112,7 @@ def _choose_split(field: str, source: Source, wanted: str) -> str:
         raise UserError(field, source.unlabelled[wanted], "sort its images into one folder per class, or give predict")
     if list(source.splits) == [WHOLE]:
         raise UserError(
-            f"there is no split {wanted!r}", remedy=f"{field} has no splits; leave --split out to take all its images"
+            f"there is no split {wanted!r}", remedy=f"{field} has no splits; leave `split` out to take all its images"
         )
     raise UserError(
         f"there is no split {wanted!r}", remedy=f"{field} has {', '.join(source.splits)}; choose one of them"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import UserError
 
-FLAG = "--data.skip-unreadable"  # of training
+FIELD = "`data.skip_unreadable True`"
 
 
 class Unreadable(UserError):
@@ -15,7 +15,7 @@ class Unreadable(UserError):
 
 def refuse_unreadable(field: str, names: Sequence[str]) -> Unreadable:
     """The error for a source with unreadable images of these names."""
-    remedy = f"replace or remove them, or leave them out with {FLAG}"
+    remedy = f"replace or remove them, or leave them out with {FIELD}"
     return Unreadable(field, f"{_count(names)}: {_listed(names)}", remedy)
 
 

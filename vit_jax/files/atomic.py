@@ -15,7 +15,7 @@ from . import strict_json
 from .reading import read_regular, show_path
 
 LARGEST_JSON = 16 << 20  # bytes of config.json and summary.json
-RESTORE = "restore the file or start a new run with --name"
+RESTORE = "restore the file or start a new run with `name`"
 
 
 def write_json(path: Path, value: Any) -> None:

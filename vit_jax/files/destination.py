@@ -1,6 +1,6 @@
 """Where commands may write: checked before any work is done.
 
-A file that exists is replaced where `--force` is given, but never one that the command reads, nor one of a run.
+A file that exists is replaced where `force` is given, but never one that the command reads, nor one of a run.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ STDOUT, AS_STDOUT = "-", "is stdout for other programs, and here a file is writt
 def check_outputs(outputs: Mapping[str, str], force: bool, reads: Iterable[str | Path] = ()) -> None:
     """Check that the files of a command can all be written."""
     reads, known = list(reads), dict[str, str]()
-    for flag, path in outputs.items():
-        check_output(flag, path, force, reads)
-        if path and (other := known.setdefault(os.path.realpath(path).casefold(), flag)) != flag:
-            raise UserError(f"--{flag} {path}", f"is the file of --{other}, too", ANOTHER)
+    for name, path in outputs.items():
+        check_output(name, path, force, reads)
+        if path and (other := known.setdefault(os.path.realpath(path).casefold(), name)) != name:
+            raise UserError(f"{name} {path}", f"is the file of {other}, too", ANOTHER)
 
 
-def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] = (), own: Iterable[Path] = ()) -> None:
-    """Check that the file of a flag can be written."""
+def check_output(name: str, path: str, force: bool, reads: Iterable[str | Path] = (), own: Iterable[Path] = ()) -> None:
+    """Check that the file of an option can be written."""
     if not path:
         return
-    argument = f"--{flag} {path}" if flag else path
+    argument = f"{name} {path}" if name else path
     if path == STDOUT:
         raise UserError(argument, AS_STDOUT, "give the name of one")
     if Path(path).is_dir():
@@ -45,17 +45,17 @@ def check_output(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
         raise UserError(argument, NO_FILE, "give the name of a file")
     check_apart(argument, Path(path), reads, own)
     if Path(path).exists() and not force:
-        raise UserError(argument, "exists already", f"add --force to overwrite it, or {ANOTHER}")
+        raise UserError(argument, "exists already", f"add `force True` to overwrite it, or {ANOTHER}")
     folder = Path(path).absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UserError(argument, "its folder does not exist or cannot be written", "choose another")
 
 
-def check_folder(flag: str, path: str, force: bool, reads: Iterable[str | Path] = ()) -> None:
-    """Check that the folder of a flag can be made."""
+def check_folder(name: str, path: str, force: bool, reads: Iterable[str | Path] = ()) -> None:
+    """Check that the folder of an option can be made."""
     if not path:
         return
-    argument, folder, held = f"--{flag} {path}", Path(path), [*map(Path, reads)]
+    argument, folder, held = f"{name} {path}", Path(path), [*map(Path, reads)]
     another = "choose another folder"
     if folder.exists() and not folder.is_dir():
         raise UserError(argument, "is no folder", "give the name of a new one")
@@ -66,7 +66,7 @@ def check_folder(flag: str, path: str, force: bool, reads: Iterable[str | Path] 
         if _is_in(folder, read) if _is_data(read) else read.is_file() and _same(folder, read.absolute().parent):
             raise UserError(argument, f"is where {show_path(read)} is, which is read", another)
     if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UserError(argument, "holds files already", f"add --force to overwrite them, or {another}")
+        raise UserError(argument, "holds files already", f"add `force True` to overwrite them, or {another}")
     above = folder if folder.is_dir() else folder.absolute().parent
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise UserError(argument, "it cannot be made or written there", another)

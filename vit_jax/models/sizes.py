@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from ..config.hints import as_argument, hint, names_of
+from ..config.hints import hint, names_of
 from ..config.nearest import nearest
 from ..errors import UserError
 from .vit_config import ViTConfig
@@ -46,7 +46,7 @@ def sized_config(name: str, classes: int = 1000, image: int = 224, **fields: Any
     given: dict[str, Any] = {**shape, "image": image, **fields}
     own = names_of(ViTConfig(), "model.")
     for unknown in (each for each in given if f"model.{each.replace('_', '-')}" not in own):
-        clause = hint(unknown, own, write=lambda each: as_argument(each).removeprefix("model."))
+        clause = hint(unknown, own, inside="model")
         raise UserError(unknown, f"is no argument{clause or '; those of ViTConfig are'}")
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     return ViTConfig(patch=int(found[2]), classes=classes, **given)

@@ -53,14 +53,14 @@ def report(*names: Named, out: str | os.PathLike[str] = "", dir: str | os.PathLi
         raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
     if not out and (kept := [each for each in (*runs, os.fspath(dir)) if is_kept(each)]):
         what = f"is not given, and a report changes nothing at {kept[0]}"
-        raise UserError(Field("out"), what, "name a file with --out")
+        raise UserError(Field("out"), what, "name a file with `out`")
     found = gather(runs, os.fspath(dir), damaged=True)
     from .contents import contents_of  # Bokeh takes a while to load
     from .page import page
 
     path = Path(out) if out else _place(found) / FILE
     if path.is_symlink():
-        raise UserError(show_path(path), "is a link", "remove it, or choose a file with --out")
+        raise UserError(show_path(path), "is a link", "remove it, or choose a file with `out`")
     contents = contents_of(found)
     text = page(contents)
     if len(text) > LARGEST and contents.attention:
@@ -72,7 +72,7 @@ def report(*names: Named, out: str | os.PathLike[str] = "", dir: str | os.PathLi
         write_text(path, text)
     except OSError as error:
         problem = f"{show_path(path)}: cannot be written ({error.strerror})"
-        raise UserError(problem, remedy="choose a file with --out") from error
+        raise UserError(problem, remedy="choose a file with `out`") from error
     return path
 
 

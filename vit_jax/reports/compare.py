@@ -194,12 +194,12 @@ def _picture(found: Comparison, out: str) -> str:
     file = Path(out) if out else found.folder / PICTURE
     there = file.exists()
     if not out and is_kept(show_path(file)):
-        return "no picture: nothing is changed where these runs are kept; choose a file with --out"
+        return "no picture: nothing is changed where these runs are kept; choose a file with `out`"
     if not out:
         try:
             check_output("out", str(file), force=True)
         except UserError:
-            return f"no picture: {file.parent} cannot be written; choose a file with --out"
+            return f"no picture: {file.parent} cannot be written; choose a file with `out`"
     draw(found, file)
     replaced = " (replaced)" if there and not out else ""
     return f"curves are in {printable(show_path(file))}{replaced}"

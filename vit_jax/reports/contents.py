@@ -59,7 +59,7 @@ def contents_of(found: Comparison) -> Contents:
         out.missing += [f"{member.folder}: {clause}" for member in line.members for clause in _faults(member)]
         if stages := line.members[0].run.stages:
             out.missing.append(
-                f"{line.name}: training curves jump wherever a stage begins (--stages {' '.join(stages)})"
+                f"{line.name}: training curves jump wherever a stage begins (`stages {' '.join(stages)}`)"
             )
     if single:
         _add_network(out, first.members[0])

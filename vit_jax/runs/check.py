@@ -117,11 +117,11 @@ def check_complete(run: RunConfig) -> RunConfig:
     check_trained(run.task)
     if not run.data.source:
         raise UserError(
-            Field("data.source"), "is empty", "give --data.source folder:PATH, FILE.npz or the name of a set"
+            Field("data.source"), "is empty", "give `data.source folder:PATH`, FILE.npz or the name of a set"
         )
     if task_spec(run.task).has_teacher and not run.teacher:
         raise UserError(
-            Field("teacher"), "is empty", "give --teacher and the run, file or folder of the network to learn from"
+            Field("teacher"), "is empty", "give `teacher` and the run, file or folder of the network to learn from"
         )
     return run
 
@@ -133,7 +133,7 @@ def check_trained(task: str) -> None:
         raise UserError(
             Field("task"),
             f"is {task}, but a {network.name} is only used, never trained",
-            f"{network.frozen}; train another network, which can learn from this one as its --teacher",
+            f"{network.frozen}; train another network, which can learn from this one as its `teacher`",
         )
 
 
@@ -143,7 +143,7 @@ def check_name(name: str) -> str:
         raise UserError(
             Field("name"),
             f"is {name[:LONGEST]!r}",
-            f"give the name of one folder, of at most {LONGEST} bytes, without slashes; --dir says where it is",
+            f"give the name of one folder, of at most {LONGEST} bytes, without slashes; `dir` says where it is",
         )
     return name
 

@@ -70,7 +70,7 @@ def _fits(folder: Run, run: RunConfig) -> list[tuple[Run, RunConfig]]:
         or any(p.is_file() and not _is_leftover(p, folder.path) for p in folder.path.rglob("*"))
     ):
         # A run that was killed before it wrote config.json leaves empty folders and such files: that is free.
-        raise UserError(folder, "exists and is not a run", "choose another --name")
+        raise UserError(folder, "exists and is not a run", "choose another `name`")
     return [(folder, run)]
 
 
@@ -80,7 +80,7 @@ def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunC
     Raises UserError unless it is free or has runs that differ from this one as those of the group may, and in places.
     """
     if folder.exists():
-        raise UserError(folder, f"holds a single run, not one per {group}", "choose another --name")
+        raise UserError(folder, f"holds a single run, not one per {group}", "choose another `name`")
     inside = members(folder.path)
     if not inside:
         _fits(folder, run)
@@ -88,7 +88,7 @@ def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunC
     for path in inside:
         member = Run(path)
         if kind_of(path) != group:
-            raise UserError(folder, f"holds a run per {kind_of(path)}, not one per {group}", "choose another --name")
+            raise UserError(folder, f"holds a run per {kind_of(path)}, not one per {group}", "choose another `name`")
         its = replace_fields(run, {VARIED[group]: value_at(member.config(), VARIED[group])})
         same_identity(member, its)
         found.append((member, its))
@@ -112,9 +112,9 @@ def changed_beside(error: UserError, folder: Run, run: RunConfig) -> dict[str, t
 def other_run(folder: Run, changed: Mapping[str, tuple[Any, Any]]) -> UserError:
     """The error for a folder whose run differs in these fields, {field: (the folder's, the other's)}."""
     fields = ", ".join(f"{k} {old!r} -> {new!r}" for k, (old, new) in changed.items())
-    remedy = "choose another --name, or leave these as they were"
+    remedy = "choose another `name`, or leave these as they were"
     if changed.keys() <= {*LENGTH}:
-        remedy += f"; to train it on, give --resume {shlex.quote(str(folder))}"
+        remedy += f"; to train it on, give `resume {shlex.quote(str(folder))}`"
     return UserError(folder, f"holds another run, which differs in {fields}", remedy)
 
 
@@ -126,8 +126,8 @@ def check_content(folder: Run, run: RunConfig, difference: Difference) -> None:
 
 def _other_content(folder: Run, clause: str) -> UserError:
     remedy = (
-        "give what it was made from, which may lie anywhere, or train anew under another --name, from these weights by "
-        f"--init {shlex.quote(str(folder))}"
+        "give what it was made from, which may lie anywhere, or train anew under another `name`, from these "
+        f"weights by `init {shlex.quote(str(folder))}`"
     )
     return UserError(folder, f"holds another run: {clause}", remedy)
 
@@ -137,9 +137,9 @@ def check_place(folder: Path) -> None:
     check_apart(show_path(folder), folder)
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise UserError(show_path(there), "a file is where a folder is needed", "choose another --dir or --name")
+        raise UserError(show_path(there), "a file is where a folder is needed", "choose another `dir` or `name`")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(show_path(there), "no permission to write here", "choose another folder with --dir")
+        raise UserError(show_path(there), "no permission to write here", "choose another folder with `dir`")
 
 
 def of_summary(given: Any) -> Any:
@@ -158,7 +158,7 @@ def find(text: str, runs_dir: str = "runs", weights: bool = False) -> Run:
     if is_kept(text) or is_kept(runs_dir):
         raise UserError(join(runs_dir, text), "no run here", "give the URL of a run, s3://BUCKET/PATH/NAME")
     if Path(text).is_file():
-        raise UserError(text, "is a file and no run", f"to start a run from weights, train with --init {text}")
+        raise UserError(text, "is a file and no run", f"to start a run from weights, train with `init {text}`")
     if os.path.lexists(text):
         raise UserError(text, f"no run here{there(text, runs_dir)}")
     error = UserError(text, f"no such {'file, folder' if weights else 'folder'} or run{there(text, runs_dir)}")
@@ -204,7 +204,7 @@ def mean_of(which: str) -> int:
     number = which.removeprefix("mean:")
     if number == which or not (number.isascii() and number.isdecimal()) or not 0 < int(number) < 10_000:
         raise UserError(
-            Field("weights"), f"is {which[:40]!r}", "choose best, last, or mean:K such as mean:5, of the last K kept"
+            Field("which"), f"is {which[:40]!r}", "choose best, last, or mean:K such as mean:5, of the last K kept"
         )
     return int(number)
 

@@ -110,7 +110,7 @@ class Run:
             raise UserError(
                 self,
                 "no run here (its config.json is another program's)",
-                f"give the folder of a run, or start one from these weights with --init {self}",
+                f"give the folder of a run, or start one from these weights with `init {self}`",
             )
         check_record(content, show_path(self.config_file))
         return content
@@ -258,6 +258,6 @@ class Run:
         """A context in which this process has locked the folder."""
 
         def refuse(process: str) -> None:
-            raise UserError(self, f"in use by process {process}", "wait for it, end it, or choose another --name")
+            raise UserError(self, f"in use by process {process}", "wait for it, end it, or choose another `name`")
 
         return lock_file(self.lock_file, refuse)

@@ -78,7 +78,7 @@ def here(text: str) -> str:
     names = [name for name in mirror.store.list() if not name.startswith(PROBE)]
     inside = [name.removesuffix(f"/{NEWEST}") for name in names if name.endswith(f"/{NEWEST}")]
     if names and not inside:
-        raise UserError(text, "there are objects here, and no run", "give the URL of a run, or choose another --name")
+        raise UserError(text, "there are objects here, and no run", "give the URL of a run, or choose another `name`")
     if folder.exists():
         shutil.rmtree(folder)
     for name in inside:

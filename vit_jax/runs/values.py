@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import types
 import typing
@@ -11,9 +12,9 @@ from typing import Any, Literal, TypeVar
 
 from ..config.dotted import field_types
 from ..config.fields import Mark
-from ..config.flags import describe_type
+from ..config.flags import alternatives, describe_type
 from ..config.gone import SAME_WITHOUT, instead_of
-from ..config.hints import as_argument, hint, names_of
+from ..config.hints import hint, names_of
 from ..config.nearest import nearest
 from ..config.run import RunConfig
 from ..errors import Field, UserError
@@ -61,8 +62,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
             usual = to_dict(defaults[name]) if type(defaults[name]) is hint else {}
             kwargs[name] = from_dict(typing.cast(type, hint), {**usual, **value}, f"{where}{name}.")
         else:
-            value = tuple(value) if isinstance(value, list) else value
-            value = float(value) if hint is float and type(value) is int and abs(value) <= sys.float_info.max else value
+            value = _read(value, hint)
             if not _fits(value, hint):
                 raise UserError(Field(f"{where}{name}"), f"is {value!r}", f"give {describe_type(hint)}")
             kwargs[name] = value
@@ -103,6 +103,15 @@ def _part_classes(task: Any) -> dict[str, type]:
     return {"model": spec.network, "data": spec.data, "augment": spec.augment, "loss": spec.loss}
 
 
+def _read(value: Any, hint: Any) -> Any:
+    """A value of JSON or of Python as a field of this type has it: a list is a tuple, and 1 is 1.0 where it may be."""
+    if isinstance(value, list | tuple):
+        items = next((typing.get_args(each)[0] for each in alternatives(hint) if typing.get_origin(each) is tuple), Any)
+        return tuple(_read(each, items) for each in value)
+    whole = type(value) is int and abs(value) <= sys.float_info.max
+    return float(value) if hint is float and whole else value
+
+
 def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
@@ -128,17 +137,19 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[Any, bool]]:
 
 
 def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
-    """The run with other values of some fields."""
+    """The run with other values of some fields; one value may stand for a list of it."""
     values, known = to_dict(run), flat(run)
     for name, value in fields.items():
         if name not in known:
-            clause = hint(name, names_of(run), write=as_argument) or nearest(name, list(known))
+            clause = hint(name, names_of(run)) or nearest(name, list(known))
             raise UserError(Field(name), f"is no field{clause}")
         *parts, last = name.split(".")
         node = values
         for part in parts:
             node = node[part]
-        node[last] = value
+        kind = field_types(type(functools.reduce(getattr, parts, run)))[last]
+        one = typing.get_args(kind)[-1:] == (...,) and not isinstance(value, list | tuple)
+        node[last] = [value] if one else value
     return from_dict(RunConfig, values)
 
 

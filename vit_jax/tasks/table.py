@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..config.flags import flags
 from ..config.nearest import nearest
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
@@ -53,13 +51,3 @@ def metadata_checks() -> dict[str, Callable[[Any], bool]]:
 
 def _any_of(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
     return lambda value: any(check(value) for check in checks)
-
-
-@functools.cache
-def field_types() -> dict[str, Any]:
-    """{dotted field: the type of its value} of the runs of all tasks."""
-    found = flags(RunConfig)
-    for spec in TASKS.values():
-        parts = {"model": spec.network, "data": spec.data, "augment": spec.augment, "loss": spec.loss}
-        found |= {name: flag for part, cls in parts.items() for name, flag in flags(cls, f"{part}.").items()}
-    return {name.replace("-", "_"): flag.hint for name, flag in found.items()}

@@ -90,7 +90,7 @@ class SentencePieces(Tokenizer):
         if named or not self.before:
             raise UserError(
                 f"the text {quote(text)} begins with no language that its tokenizer knows",
-                remedy="give that of its translation with --data.target-language, or before the text, as in "
+                remedy="give that of its translation with `data.target_language`, or before the text, as in "
                 f">>{self.codes[0]}<<: there are {list_codes(self.codes)}",
             )
         return self.before

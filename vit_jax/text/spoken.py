@@ -40,12 +40,11 @@ def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False
         if code and number(languages.token.format(code)) is None:
             raise _unknown(side, code, codes, "" if code == getattr(spoken, side) else f"{where}: {CONFIG}")
     if not alone and (missing := [side for side in SIDES if not found[side]]):
-        flags = " and ".join(f"--data.{side}-language" for side in missing)
-        in_python = ", ".join(f"{side}_language" for side in missing)
+        fields = " and ".join(f"`{FIELDS[side]}`" for side in missing)
         raise UserError(
             where,
             f"does not state the language of its {' and '.join(f'{side}s' for side in missing)}",
-            f"give {flags} (in Python: {in_python}): there are {list_codes(codes)}",
+            f"give {fields}: there are {list_codes(codes)}",
         )
     stated = {KEYS[side]: code for side, code in found.items() if code}
     return _with_target(with_config(files, where, **stated), languages, found["target"], number, where)
@@ -57,7 +56,7 @@ def _unknown(side: str, code: str, codes: list[str], file: str = "") -> UserErro
     what = f"is {code[:40]}, which is no language of its tokenizer{close}"
     known = f"there are {list_codes(codes)}"
     if file:
-        return UserError(file, f"{KEYS[side]} {what}", f"name the right one with --data.{side}-language; {known}")
+        return UserError(file, f"{KEYS[side]} {what}", f"name the right one with `{FIELDS[side]}`; {known}")
     return UserError(Field(FIELDS[side]), what, known)
 
 
@@ -95,7 +94,7 @@ def _stated_target(files: Files, languages: Languages, vocabulary: dict[str, int
             where,
             f"its model's settings begin with {models}, and its tokenizer_config.json states {KEYS['target']} "
             f"{tokenizers[:40]}",
-            "name the right one with --data.target-language",
+            "name the right one with `data.target_language`",
         )
     return models or tokenizers
 

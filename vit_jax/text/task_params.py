@@ -36,7 +36,7 @@ def task_settings(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     known = {key: x for key, x in tasks.items() if isinstance(x, dict)} if isinstance(tasks, dict) else {}
     if name not in known:
         close = nearest(name, list(known))
-        listed = f"give one of {', '.join(known)}" if known else "give --data.prefix in its place"
+        listed = f"give one of {', '.join(known)}" if known else "give `data.prefix` in its place"
         lists = "its config.json lists no task_specific_params" if not known else "its config.json has no such task"
         raise UserError(Field("data.task"), f"is {name[:60]}, but {lists}{close}", listed)
     return known[name]

@@ -56,7 +56,7 @@ class Contents:
                 self._opened[key] = open_data(replace(run, data=kept), self.given, self.fetch)
             except UserError as error:
                 if folder.exists() and self.given is None and not run.data.paths():
-                    error.add("; if the data was moved, say to where with --data.source: this run goes on with it")
+                    error.add("; if the data was moved, say to where with `data.source`: this run goes on with it")
                 raise
         return self._opened[key]
 

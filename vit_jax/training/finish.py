@@ -99,7 +99,7 @@ def _test(s: Session, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
             entries[name]["best"] = as_json(shown[name].metrics)
         notes += shown[name].notes
         if chance := s.task.at_chance(split, shown[name]):
-            remedy = "nothing was learned: try another --optim.lr, more --epochs, and look at the labels"
+            remedy = "nothing was learned: try another `optim.lr`, more `epochs`, and look at the labels"
             notes.append(f"on {name} {chance}: {remedy}")
     if s.task.calibrated and "validation" not in s.setup.dataset.splits:
         what = " and ".join(f"no {each}" for each in s.task.calibrated)

@@ -55,7 +55,7 @@ def _check_schedule(folder: runs.Run) -> None:
         path = shlex.quote(str(folder))
         raise UserError(
             folder,
-            f"is being trained on by --continue {way}, which is gone",
-            f"give --resume {path} more --epochs, as if they had been given at first, or begin a new run from its "
-            f"weights with --init {path}",
+            f"is being trained on by continue {way}, which is gone",
+            f"give `resume {path}` more `epochs`, as if they had been given at first, or begin a new run from its "
+            f"weights with `init {path}`",
         )

@@ -265,8 +265,8 @@ def _not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
     saved = s.folder.complete_steps()
     where = f"the last good checkpoint is step {saved[0]}" if saved else "nothing had been saved yet"
     return CheckFailed(
-        f"the {what} is {value} at step {step}; {where} in {s.folder}; try a lower --optim.lr (now {s.run.optim.lr}), "
-        "a longer --optim.warmup, or --optim.clip 1 under another --name"
+        f"the {what} is {value} at step {step}; {where} in {s.folder}; try a lower `optim.lr` (now "
+        f"{s.run.optim.lr}), a longer `optim.warmup`, or `optim.clip 1` under another `name`"
     )
 
 

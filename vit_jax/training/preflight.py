@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from ..machine.memory import check_memory
 from ..presets.entry import on_other_data
 from ..presets.table import preset
 from ..runs.check import check_complete, check_name, check_run
+from ..runs.values import with_fields
 from ..weights.start.again import check_unchanged
 from ..weights.start.start import check as check_start
 from ..weights.teacher import open_teacher
@@ -37,13 +38,16 @@ class Checked:
     teacher: Teacher | None
 
 
-def checked_arguments(run: Any, data: Any, class_names: Sequence[str]) -> tuple[RunConfig, Given | None]:
-    """The arguments of `train`, checked."""
+def checked_arguments(
+    run: Any, data: Any, class_names: Sequence[str], fields: Mapping[str, Any] = {}
+) -> tuple[RunConfig, Given | None]:
+    """The arguments of `train`, checked; `fields` are other values of fields of `run`."""
     if isinstance(run, str):
         run = preset(run).run if data is None else on_other_data(preset(run).run)
     if not isinstance(run, RunConfig):
         what = f"run is a {type(run).__name__}"
         raise UserError(what, remedy="give a preset's name, or a RunConfig such as vit_jax.preset('digits').run")
+    run = with_fields(run, fields) if fields else run
     if data is None:
         if class_names:
             raise UserError("class_names", "are those of examples given as data=...", "leave them out")

@@ -111,13 +111,13 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
         raise UserError(
             folder,
             f"data.source {run.data.source} is not the data that this run began with: {clause}",
-            "restore it, or choose another --name",
+            "restore it, or choose another `name`",
         )
     if record["config"]["data"].get("lanes") == 0 and getattr(setup.dataset, "blocks", None) is not None:
         raise UserError(
             folder,
             "its images came in blocks by several readers, and this version has one, which takes them in another order",
-            f"start a new run with --init {folder}",
+            f"start a new run with `init {folder}`",
         )
     now = setup.dataset.metadata()
     for name in (name for name, entry in task_spec(run.task).metadata.items() if entry.of_training):
@@ -125,13 +125,13 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
             raise UserError(
                 folder,
                 f"its {name} are not those that this run began with",
-                f"restore the file of loss.class_weights {run.loss.class_weights}, or choose another --name",
+                f"restore the file of loss.class_weights {run.loss.class_weights}, or choose another `name`",
             )
     if (frozen := record.get("frozen")) and frozen != setup.identity.get("frozen"):
         raise UserError(
             folder,
             "its frozen arrays (a teacher) are not those that this run began with",
-            "restore them, or choose another --name",
+            "restore them, or choose another `name`",
         )
     checkpoints.clear()
     saved, skipped = checkpoints.restore(run.model.shapes())
@@ -173,7 +173,7 @@ def _check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
         raise UserError(
             folder,
             f"the optimizer, the average or the best result of checkpoint {saved.step} is not that of this run",
-            f"restore the folder, or start a new run with --init {folder}",
+            f"restore the folder, or start a new run with `init {folder}`",
         )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Sampler = Literal["tpe", "random"]
 Pruner = Literal["none", "median", "halving", "hyperband"]
 MOST = 1000  # combinations: whoever asks for more has hardly counted them
-WANTED = "choose another --name"
+WANTED = "choose another `name`"
 SECONDS = 60.0  # for which a process waits while others write the study
 TICK = 0.05  # seconds between two tries to lock
 FOLDER, ENDED, VALUES = "folder", "ended", "values"  # what is noted of a trial
@@ -99,10 +99,10 @@ class Search:
             raise UserError(Field("seed"), f"has several values and seeds is {self.seeds}", "leave one of them out")
         ranges = [name for name, each in self.fields.items() if isinstance(each, Range)]
         if ranges and not self.trials:
-            raise UserError(Field(ranges[0]), f"is {self.fields[ranges[0]]}", "say with --trials N how many are tried")
+            raise UserError(Field(ranges[0]), f"is {self.fields[ranges[0]]}", "say with `trials N` how many are tried")
         count = math.prod(len(each) for each in self.fields.values() if not isinstance(each, Range))
         if count > MOST and not self.trials:
-            remedy = "give fewer values, or --trials N to try some"
+            remedy = "give fewer values, or `trials N` to try some"
             raise UserError(f"the sweep has {count:,} combinations", remedy=remedy)
 
     def spaces(self) -> dict[str, Range | list[Any]]:

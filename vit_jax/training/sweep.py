@@ -326,7 +326,7 @@ def _check_unused(each: Sequence[RunConfig]) -> None:
     for run in each:
         if is_kept(run.dir) and is_written(Path(here(join(run.dir, run.name)))):
             raise UserError(
-                join(run.dir, run.name), "in use by another process", "wait for it, or choose another --name"
+                join(run.dir, run.name), "in use by another process", "wait for it, or choose another `name`"
             )
 
 

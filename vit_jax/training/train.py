@@ -79,10 +79,9 @@ def train(
             be the first use of jax in the process, but for jax.distributed.initialize. Empty: this process trains
             alone.
         resume: in place of `run`, a run to go on with (its folder, or its name in runs/), or a group of them.
-        epochs: with `resume`, how many it is to have in all: more than it had train it on, as if as many had been given
-            at first; 0: as many as it has.
-        fields: with `resume`, {dotted name: value} of what else changes: {"data.source": "folder:moved"}, {"max_steps":
-            500}.
+        epochs: how many the run is to have in all: with `resume` more than it had train it on, as if as many had been
+            given at first; 0: as many as it has.
+        fields: {dotted name: value} of what else changes: {"augment.flip": False}, {"data.source": "folder:moved"}.
         progress: what is printed, or shown in a notebook: full, short (the progress and the results) or none.
         gone: arguments that there were, each refused in a sentence that says what to use.
 
@@ -171,6 +170,7 @@ class Asked(NamedTuple):
     preset: str
     folder: runs.Run | None
     resumed: bool = False  # it is named as a run to go on with
+    fields: Mapping[str, Any] = {}  # other values of fields of `run`
 
 
 def asked_for(
@@ -182,10 +182,8 @@ def asked_for(
 ) -> Asked:
     """The arguments of `train`, of which either `run` or `resume` is given."""
     if not resume:
-        for name, value in fields.items():
-            if value:
-                raise UserError(name, f"is {value!r}, and is for a run to resume", "name that as resume, or change run")
-        return Asked(run, run if isinstance(run, str) and preset == "run" else preset, folder_given(folder))
+        named = run if isinstance(run, str) and preset == "run" else preset
+        return Asked(run, named, folder_given(folder), fields=fields)
     for name, value in (("run", run), ("folder", folder)):
         if value is not None:
             raise UserError(name, "is given, and so is resume", "leave one of them out")
@@ -210,7 +208,7 @@ def run_steps(
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with join_hosts(hosts, minutes) as group:
         try:
-            run, given = checked_arguments(run, data, class_names)
+            run, given = checked_arguments(run, data, class_names, asked.fields)
         except UserError as error:
             resumed = asked.folder if asked.resumed else None
             if resumed and (changed := runs.changed_beside(error, resumed, run)):
@@ -241,7 +239,7 @@ def steps_with(
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
     """Train on some hosts, telling what happens."""
-    run, preset, folder, resumed = asked
+    run, preset, folder, resumed, _ = asked
     checked = preflight(run if hosts.owner else without_outputs(run), hosts)
     contents = Contents(given, hosts=hosts)
     with contextlib.ExitStack() as stack:
@@ -257,8 +255,8 @@ def steps_with(
         length = hosts.share({name: getattr(run, name) for name in (*LENGTH, "max_steps")})
         checked = replace(checked, run=replace(checked.run, **length))
         if summary := _shared_summary(folder, hosts, goes_on):
-            anew = "choose another --name or --seed to train anew"
-            on = f"--resume {shlex.quote(str(folder))} --epochs N"
+            anew = "choose another `name` or `seed` to train anew"
+            on = f"`resume {shlex.quote(str(folder))}` and `epochs N`"
             print(f"{folder}: this run is finished; {anew}, or train it on with {on}")
             if hosts.owner:
                 show_again(folder, summary)

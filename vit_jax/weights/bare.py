@@ -87,7 +87,7 @@ def unusable(path: str, run: RunConfig, names: Iterable[str]) -> UserError | Non
     """The error where a network lacks a part, without which these entries of its metadata are of no use; else None."""
     for lack in filter(None, (task_spec(run.task).metadata[name].part_lacking(run.model) for name in names)):
         train = (
-            f", or train one with --init {shlex.quote(path)} --new-head"
+            f", or train one with `init {shlex.quote(path)}` and `new_head True`"
             if getattr(run.model, "decoder_depth", 1)
             else ""
         )

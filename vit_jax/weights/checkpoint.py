@@ -146,7 +146,7 @@ class Checkpoints:
         # The first save may have been interrupted before its digest was written: then nothing was saved yet.
         if len(steps) > 1 or any(self.run.digest_file(step).exists() for step in steps):
             raise UserError(
-                self.run, f"no checkpoint is valid ({'; '.join(skipped)})", "train again under another --name"
+                self.run, f"no checkpoint is valid ({'; '.join(skipped)})", "train again under another `name`"
             )
         return None, skipped
 

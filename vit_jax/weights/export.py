@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from ..config.trees import flatten
-from ..errors import Field, Text, UserError
+from ..errors import Field, UserError
 from ..files.terminal import print_note
 from ..machine.numerics import with_fixed_settings
 from ..models.networks import NETWORKS
@@ -24,7 +24,7 @@ from ..runs import find, is_foreign, mean_of
 from ..tasks.predictor import Predictor
 from ..tasks.table import task_spec
 from .hidden import with_convert
-from .interop import EXPORTED, WRITING, InMemory, convert_first, of_export, with_stated
+from .interop import EXPORTED, EXPORTS, WRITING, InMemory, convert_first, options_in, with_stated
 from .load import check_unchosen, load
 from .memory import network_reading
 
@@ -226,7 +226,7 @@ def _source(path: str, ema: bool | None) -> str:
         return path
     folder = find(path, weights=True)
     if ema and not folder.config().ema:
-        raise UserError(folder, "keeps no averaged weights", "train with --ema 0.999 to have them")
+        raise UserError(folder, "keeps no averaged weights", "train with `ema 0.999` to have them")
     return str(folder)
 
 
@@ -259,7 +259,7 @@ def export_weights(
     if program:
         own = layout == "vit-jax" or is_named(layout)
         _check_no_weights(path, {"to": "" if own else layout, "dtype": dtype, "verify": verify})
-    with convert_first(given if isinstance(given, str) else "", of_export):
+    with convert_first(given if isinstance(given, str) else "", EXPORTS):
         _check_wanted(path, layout, wanted, program)
         with _reading(given, stated, sets, chosen or {}, files or {}) as reading:
             to, adapt = ("vit-jax", as_used(reading)) if program else (layout, [])
@@ -271,8 +271,8 @@ def export_weights(
                 from convert.verify import certify
 
                 certify(planned, written)
-    for note in (Text(note).written(of_export) for note in (*reading.facts.notes, *written.notes)):
-        print_note(f"{note}{EXPORTED if note.options & WRITING else ''}", sys.stderr)
+    for note in (*reading.facts.notes, *written.notes):
+        print_note(f"{note}{EXPORTED if (options_in(note) - EXPORTS) & WRITING else ''}", sys.stderr)
     return written.files
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ..config.dotted import replace_fields
 from ..config.fields import pair
 from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
-from ..errors import Option, UserError
+from ..errors import UserError
 from ..runs.mirror import here
 from ..tasks.table import task_spec
 from .hidden import with_convert
@@ -157,9 +158,9 @@ def open_weights(
         assumed = error.fields
         shown = [name for name in network.function_fields() if name not in network.marked("not_in_weights")]
         seen = [name for name in shown if name in assumed and name in otherwise]
-        flags = [f"--model.{name}".replace("_", "-") for name in seen]
-        resample = ", or resample its positions with --init-resize timm" if "image" in seen else ""
-        unfit = f"correct {' '.join(flags)}{resample}"
+        fields = [f"`model.{name}`" for name in seen]
+        resample = ", or resample its positions with `init_resize timm`" if "image" in seen else ""
+        unfit = f"correct {' and '.join(fields)}{resample}"
         try:
             reading = read(place, Options(otherwise={**otherwise}, unfit=unfit, headless=headless))
         except Untold as still:
@@ -216,7 +217,7 @@ def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> No
         if why := given.frozen:
             raise UserError(
                 f"holds a {held}, which is only used, never trained: {why}",
-                remedy="leave it out, or give it as --teacher to a preset that distils",
+                remedy="leave it out, or give it as `teacher` to a preset that distils",
             )
         raise UserError(
             f"holds a {held}, and the run trains a {trained}",
@@ -311,62 +312,34 @@ def with_stated(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, an
 
 
 # Options of convert that choose what is read of a source, and those that change what is written.
-READING = {"accept", "from", "key", "model", "set", "step"}
-WRITING = {"adapt", "dtype", "weights-only"}
+READING = {"accept", "layout", "key", "model", "fields", "step"}
+WRITING = {"adapt", "dtype", "weights_only"}
+LOADS = {"layout", "model", "key", "fields"}  # arguments of `load`, and of `export`:
+EXPORTS = {"to", "fields", "dtype", "shard_size", "takes", "opset", "onnxruntime_web", "weights", "calibrate"}
 EXPORTED = " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
 
 
-def _as_argument(arguments: Mapping[str, str], option: Option) -> str:
-    """An option of convert as the argument of a function that is as good, {option: argument}; else as it is."""
-    if option.name not in arguments:
-        return option
-    if option.name == "set":
-        return _as_fields(option.values)
-    return "=".join((arguments[option.name], *option.values))
-
-
-def _as_fields(values: Sequence[str]) -> str:
-    """What --set states, NAME=VALUE each or names alone, as the argument `fields`."""
-    stated = []
-    for name, equals, value in (each.partition("=") for each in values):
-        if not equals:
-            return ", ".join(values)
-        several = "," in value and value[0] not in "(["
-        value = repr(value) if value.isidentifier() and value not in ("True", "False", "None") else value
-        stated.append(f"{name!r}: [{value}]" if several else f"{name!r}: {value}")
-    return f"fields={{{', '.join(stated) or '...'}}}"
-
-
-of_load = functools.partial(_as_argument, {"from": "layout", "model": "model", "key": "key", "set": "fields"})
-of_export = functools.partial(
-    _as_argument,
-    {
-        "to": "to",
-        "set": "fields",
-        "dtype": "dtype",
-        "shard-size": "shard_size",
-        "takes": "takes",
-        "opset": "opset",
-        "onnxruntime-web": "onnxruntime_web",
-        "weights": "weights",
-        "calibrate": "calibrate",
-    },
-)
+def options_in(text: str) -> set[str]:
+    """The names of the fields and options that a message names for its user to give."""
+    return {*re.findall(r"`([a-z][a-z0-9_.]*)[ `]", text)}
 
 
 @contextlib.contextmanager
-def convert_first(path: str, write: Callable[[Option], str] = lambda option: option) -> Iterator[None]:
-    """A context in which an error that only convert can help about has as remedy to convert the weights first."""
+def convert_first(path: str, own: Collection[str] = ()) -> Iterator[None]:
+    """A context in which an error that only convert can help about has as remedy to convert the weights first.
+
+    `own`: the options of convert that the caller's user has, too.
+    """
     try:
         yield
     except UserError as error:
-        error.write(write)
-        if "allow-nonfinite" in error.options:  # converted, they would still not be weights to use
+        lacking = options_in(f"{error.what}; {error.remedy}") - {*own}
+        if "allow_nonfinite" in lacking:  # converted, they would still not be weights to use
             error.remedy = "take other weights"
-        elif path and "file" in error.options:
+        elif path and "file" in lacking:
             error.remedy = f"give {path}/NAME with one of these names"
-        elif path and error.options & (READING | {"adapt"}):
+        elif path and lacking & (READING | {"adapt"}):
             error.add(f" to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
-        elif error.options & WRITING:
+        elif lacking & WRITING:
             error.add(EXPORTED)
         raise

@@ -41,7 +41,7 @@ from ..text.record import make_tokenizers, with_spoken
 from ..text.task_params import task_settings
 from .bare import BareNetwork, TextEncoder, unusable
 from .checkpoint import Checkpoints
-from .interop import InMemory, State, convert_first, of_load, read_weights, task_metadata
+from .interop import LOADS, InMemory, State, convert_first, read_weights, task_metadata
 
 NO_ID = -1  # of a token that no file states
 
@@ -119,7 +119,7 @@ def load(
             raise UserError(path, "is a run, which states its network", f"leave {', '.join(given)} out")
         return _of_run(path, which, ema, spoken)
     check_unchosen(path, which, ema)
-    with convert_first(path, of_load):
+    with convert_first(path, LOADS):
         network = _foreign(path, spoken, stated=stated, sets=fields or {}, **options)
     if isinstance(network, BareNetwork):
         _print_notes(path, network.notes)
@@ -141,12 +141,12 @@ def _check_types(path: Any, fields: Any) -> None:
 def _in_memory(weights: State | nnx.Module, spoken: Spoken, **options: Any) -> Predictor:
     """The network of a state dict, or a model of this package with what is stated of it."""
     if isinstance(weights, Mapping):
-        with convert_first("", of_load):
+        with convert_first("", LOADS):
             return _foreign(weights, spoken, **options)
     if type(getattr(weights, "config", None)) not in NETWORKS.values():
         raise UserError("path", f"{type(weights).__name__} is no model of vit_jax", "give one, or its state dict")
     arrays = flatten(split_model(weights)[1])
-    with convert_first("", of_load):
+    with convert_first("", LOADS):
         network = _foreign((weights.config, arrays), spoken, **options)  # type: ignore[attr-defined]
     return replace(network, model=weights)
 
@@ -199,11 +199,7 @@ def complete(
 def check_unchosen(path: str, which: str, ema: bool | None) -> None:
     """Check that nothing is chosen of weights that are no run's."""
     if which != "best" or ema is not None:
-        raise UserError(
-            path,
-            "is not a run, so there are no --weights and --ema to choose",
-            "leave them out",
-        )
+        raise UserError(path, "is not a run, so there are no `which` and `ema` to choose", "leave them out")
 
 
 def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
@@ -384,11 +380,11 @@ def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> 
             saved = checkpoints.read(best["step"], expected)
         except UserError as error:
             raise UserError(
-                folder, f"the best weights cannot be used, {error}", "take the last with --weights last"
+                folder, f"the best weights cannot be used, {error}", "take the last with `which last`"
             ) from error
     averaged = saved.state.averaged
     if ema and averaged is None:
-        raise UserError(folder, "keeps no averaged weights", "train with --ema 0.999 to have them")
+        raise UserError(folder, "keeps no averaged weights", "train with `ema 0.999` to have them")
     chosen = best["weights"] if best else "ema"
     if averaged is not None and (ema if ema is not None else chosen == "ema"):
         return saved.step, "ema", averaged
@@ -411,8 +407,8 @@ def _mean(checkpoints: Checkpoints, expected: dict[str, Any], count: int) -> tup
             return found[0], unflatten({name: (x / count).astype(parameters[name].dtype) for name, x in total.items()})
     raise UserError(
         folder,
-        f"weights is mean:{count}, but only {len(found)} of its last checkpoints are there",
-        f"give at most mean:{max(len(found), 1)}, or train with --keep {count}",
+        f"which is mean:{count}, but only {len(found)} of its last checkpoints are there",
+        f"give at most mean:{max(len(found), 1)}, or train with `keep {count}`",
     )
 
 

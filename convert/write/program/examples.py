@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 from vit_jax.runs import Run
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def open_examples(plan: Plan, run: str, source: str) -> Examples:
 
     path, prepared = run or plan.reading.path, plan.facts.preprocess
     if prepared is None:
-        raise UserError(
-            path, "does not state how images are prepared", Text("give ", Option("set", "mean=...", "std=..."))
-        )
+        raise UserError(path, "does not state how images are prepared", "give `fields mean=... std=...`")
     preprocess = Preprocess.from_dict(prepared)
     outputs = kind_of(plan.facts.outputs, getattr(plan.config, "classes", 0)).outputs
     if Run(path).exists():
@@ -55,7 +53,7 @@ def open_examples(plan: Plan, run: str, source: str) -> Examples:
         splits = _other(source, preprocess, outputs)
     else:
         what = "holds weights alone, so there are no images to calibrate by"
-        raise UserError(path, what, Text("name some with ", Option("calibrate", "folder:PATH"), ", or give a run"))
+        raise UserError(path, what, "name some with `calibrate folder:PATH`, or give a run")
     (name, known), (other, measured) = splits
     said = f"{min(MEASURING, len(measured)):,} {'other ' * (name == other)}images of {other}"
     known, measured = _some(known, CALIBRATING, outputs), _some(measured, MEASURING, outputs)
@@ -107,7 +105,7 @@ def _check_channels(source: str, split: Split, preprocess: Preprocess) -> None:
     channels = pixels.shape[3] if pixels is not None and pixels.ndim == 4 else preprocess.channels
     if channels != preprocess.channels:
         what = f"its images have {channels} channels, and those of the network have {preprocess.channels}"
-        raise UserError(Option("calibrate", source), what, "give images such as the network was trained on")
+        raise UserError(f"calibrate {source}", what, "give images such as the network was trained on")
 
 
 def _halves(name: str, split: Split) -> tuple[tuple[str, Split], tuple[str, Split]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError, install
+from vit_jax.errors import UserError, install
 
 if TYPE_CHECKING:
     from vit_jax.config.outputs import Outputs
@@ -49,19 +49,19 @@ class Wanted:
 
     def check(self, path: str, several: bool = False) -> None:
         """Raise UserError where there is no such program at a path, of which there may be several in a folder."""
-        given = Option("takes", self.takes)
+        given = f"takes {self.takes}"
         if self.takes not in TAKES:
             raise UserError(given, "a program takes no such thing", f"give {', '.join(TAKES[:-1])} or {TAKES[-1]}")
         if self.takes == ANY_IMAGES and not path.lower().endswith(".stablehlo"):
             lacks = "jax2onnx 0.13 traces no network whose height and width are free"
             raise UserError(given, f"{path} is of ONNX, and {lacks}", "write X.stablehlo")
         if self.runtime and not path.lower().endswith(".html"):
-            given = Option("onnxruntime-web", self.runtime)
+            given = f"onnxruntime_web {self.runtime}"
             raise UserError(given, f"{path} does not contain it", "give X.html, or leave it out")
         self._check_weights(path, several)
         if not self.opset:
             return
-        given = Option("opset", str(self.opset))
+        given = f"opset {self.opset}"
         if not path.lower().endswith(".onnx"):
             raise UserError(given, f"{path} is no ONNX", "give X.onnx, or leave it out")
         if self.opset not in OPSETS:
@@ -69,7 +69,7 @@ class Wanted:
 
     def _check_weights(self, path: str, several: bool) -> None:
         """Raise UserError on weights that are not written at a path."""
-        given = Option("weights", ",".join(self.weights))
+        given = f"weights {','.join(self.weights)}"
         if not set(self.weights) <= {*WEIGHTS}:
             raise UserError(given, "is no way to hold weights", f"give {', '.join(WEIGHTS)}")
         if not path.lower().endswith((".onnx", ".html")):
@@ -78,15 +78,15 @@ class Wanted:
             raise UserError(given, f"{path} holds its weights once", "give one of them")
         if self.calibrate and not self.smaller:
             what = "nothing is calibrated of float32"
-            remedy = Text("add ", Option("weights", "int8"), ", or leave it out")
-            raise UserError(Option("calibrate", self.calibrate), what, remedy)
+            remedy = "add `weights int8`, or leave it out"
+            raise UserError(f"calibrate {self.calibrate}", what, remedy)
         if "int8" in self.weights:
             check_int8()
 
     def check_float32(self, path: str) -> None:
         """Raise UserError where smaller weights are asked of a program that holds them in float32 alone."""
         if self.smaller:
-            given = Option("weights", ",".join(self.weights))
+            given = f"weights {','.join(self.weights)}"
             raise UserError(given, f"{path} is no X.onnx", "give X.onnx or X.html, or leave it out")
 
 
@@ -94,7 +94,7 @@ def check_no_program(asked: Mapping[str, Any], path: str) -> None:
     """Raise UserError where something, {flag: value}, is asked of a program, and the target is none."""
     for name, value in asked.items():
         if value:
-            given = Option(name, ",".join(value) if isinstance(value, tuple) else str(value))
+            given = f"{name} {','.join(value) if isinstance(value, tuple) else value}"
             raise UserError(given, f"{path} is no program", "give X.onnx, or leave it out")
 
 
@@ -104,7 +104,7 @@ def check_int8() -> None:
         importlib.import_module("onnxruntime.quantization")
     except ImportError as error:
         lacks = f"needs onnxruntime.quantization, which cannot be imported here ({error})"
-        raise UserError(Option("weights", "int8"), lacks, f"run `{install('onnx')}`") from error
+        raise UserError("weights int8", lacks, f"run `{install('onnx')}`") from error
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit_jax.errors import Option, Text, UserError
+from vit_jax.errors import UserError
 
 from .linears import inner_products, products
 from .network import LARGEST
@@ -56,7 +56,7 @@ def compute_int8(model: ir.Model, images: np.ndarray, title: str) -> ir.Model:
     nodes = inner_products(model)
     if not nodes:
         what = f"of its {len(products(model))} layers the first and the last stay float32, and there is no other"
-        raise UserError(title, what, Text("give ", Option("weights", "float16")))
+        raise UserError(title, what, "give `weights float16`")
     for number, node in enumerate(nodes):
         node.name = f"int8_{number}"
     (takes,) = model.graph.inputs

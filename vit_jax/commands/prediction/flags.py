@@ -148,7 +148,7 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
     }
     reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
     for file in [f"{o.explain_to}{suffix}" for suffix in FILES] if o.explain else [""]:
-        check_outputs({**outputs, "explain-to": file}, o.force, reads)
+        check_outputs({**outputs, "explain_to": file}, o.force, reads)
 
 
 def layers(text: str, depth: int) -> list[int]:

@@ -124,7 +124,7 @@ def _of_width(folder: Path, name: str, wide: int, field: str) -> Path:
     raise UserError(
         Field("model.memory_width"),
         f"is {wide}, but the vectors of {field} are {there} wide",
-        f"give --model.memory-width {next(iter(widths.values()))}",
+        f"give `model.memory_width {next(iter(widths.values()))}`",
     )
 
 

@@ -92,7 +92,7 @@ def open_captions(
         raise UserError(
             Field("model.text.outputs"),
             f"is {words} but {whose} has {len(opened.vocabulary)} ids",
-            "give --model.text.outputs 0 and --model.text.target-vocabulary 0",
+            "give `model.text.outputs 0` and `model.text.target_vocabulary 0`",
         )
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, opened.splits["train"])

@@ -61,7 +61,7 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
         raise UserError(
             Field("model.text.outputs"),
             f"is {words} but data.source {data.source} has {len(vocabulary)} ids",
-            "give --model.text.outputs 0 and --model.text.target-vocabulary 0",
+            "give `model.text.outputs 0` and `model.text.target_vocabulary 0`",
         )
     parts = {
         split: _read_split(folder, split, vocabulary, width, data) for split in PARTS if has_part(folder, PARTS[split])

@@ -18,7 +18,7 @@ def data_dir(stated: str) -> Path:
     """The folder of prepared sets."""
     root = Path(os.path.expanduser(stated or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     if (stated or root.exists()) and not root.is_dir():  # in this order: another process may be making it
-        raise UserError(f"data.dir {root}", "no such folder", "make it, or give --data.dir another one")
+        raise UserError(f"data.dir {root}", "no such folder", "make it, or give `data.dir` another one")
     return root
 
 

@@ -61,7 +61,7 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
     """Where an official set lies, which is prepared if it is not there; of several processes one does it."""
     place, archives = _downloads(root, name), OFFICIAL[name].archives
     if not download and not all((place / archive.name).exists() for archive in archives):
-        raise _absent(root, name, "and data.download is false", "give --data.download")
+        raise _absent(root, name, "and data.download is false", "give `data.download True`")
     waits: list[str] = []
 
     def wait(process: str) -> None:
@@ -83,7 +83,7 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
         raise UserError(
             f"data.dir {root}",
             f"{name} cannot be prepared there ({error.strerror or error})",
-            "free space or mend permissions there, or give --data.dir another folder",
+            "free space or mend permissions there, or give `data.dir` another folder",
         ) from error
 
 
@@ -196,7 +196,7 @@ def _absent(root: Path, name: str, why: str, remedy: str) -> UserError:
     return UserError(
         f"data.source {name}",
         f"is not prepared in {root} {why}",
-        f"{remedy}, put {files} into {_downloads(root, name)}, or give --data.dir the folder that holds "
+        f"{remedy}, put {files} into {_downloads(root, name)}, or give `data.dir` the folder that holds "
         f"{name}/VERSION.npz or {name}/VERSION/dataset_info.json",
     )
 

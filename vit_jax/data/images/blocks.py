@@ -90,7 +90,7 @@ def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -
         return None
     for name, value in without.items():
         what = f"is {value}, and data.order is blocks"
-        raise UserError(Field(name), what, "leave it out, or give --data.order global")
+        raise UserError(Field(name), what, "leave it out, or give `data.order global`")
     return train.samples.blocks(data.block)
 
 

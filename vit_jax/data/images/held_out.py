@@ -32,7 +32,7 @@ def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, 
             if group is not None and (group == group[0]).all():
                 one, other = f"group ({data.group})", "leave data.group out"
                 if not data.group:
-                    one, other = "block, which blocks hold out whole", "give --data.order global"
+                    one, other = "block, which blocks hold out whole", "give `data.order global`"
                 what, remedy = f"{what}: they are one {one}", f"{other}, or give 0 for no "
             raise UserError(Field(f"data.{name}"), what, f"{remedy}such split")
         splits["train"], splits[name] = train.subset(stay), train.subset(held)

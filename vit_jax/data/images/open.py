@@ -156,7 +156,7 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
         raise UserError(
             Field("model.classes"),
             f"is {wanted} but {field} has {labels.contents(source.outputs)}",
-            f"give --model.classes {len(names)}, or 0 for the number that the data has",
+            f"give `model.classes {len(names)}`, or 0 for the number that the data has",
         )
 
 
@@ -211,7 +211,7 @@ def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
     lost = 1 - float(np.concatenate([each.kept for each in loaded.values()]).mean())
     if lost <= 0.5:
         return ()
-    return (f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give --data.fit pad",)
+    return (f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give `data.fit pad`",)
 
 
 def _enlarged_remark(loaded: dict[str, Loaded], image: tuple[int, int]) -> tuple[str, ...]:
@@ -220,8 +220,8 @@ def _enlarged_remark(loaded: dict[str, Loaded], image: tuple[int, int]) -> tuple
     if times < ENLARGED:
         return ()
     return (
-        f"images are enlarged {times:.2g} times, from {min(image) / times:.0f} to {min(image)} pixels a side, and each "
-        "step costs as much as of such: a smaller --model.image is faster",
+        f"images are enlarged {times:.2g} times, from {min(image) / times:.0f} to {min(image)} pixels a side, and "
+        "each step costs as much as of such: a smaller `model.image` is faster",
     )
 
 
@@ -233,7 +233,7 @@ def _colour_remark(images: Images, rows: np.ndarray) -> tuple[str, ...]:
         return ()
     return (
         "the images have colours, but the network takes one channel, so they are made grey; to keep the colours, "
-        "give --model.channels 3",
+        "give `model.channels 3`",
     )
 
 

@@ -266,7 +266,7 @@ def _range_remedy(extents: np.ndarray) -> str:
     """What to do where some of these extents, float [n, 4], do not fit."""
     wide = extents[extents[:, 0] == Kind.WIDE]
     if not len(wide):
-        return "leave --data.range out"
+        return "leave `data.range` out"
     if len(wide) < len(extents):
         return "give only images with more than 8 bits of grey"
     if not np.isfinite(wide[:, 1:3]).all():

@@ -55,7 +55,7 @@ class Length:
             return len(stream)
         if not self.max_steps:
             what = "is an iterator that does not tell how many batches it has"
-            raise UserError("data", what, "say how many steps are to be done with --max-steps N")
+            raise UserError("data", what, "say how many steps are to be done with `max_steps N`")
         return max(1, self.max_steps // self.epochs)
 
 
@@ -142,7 +142,7 @@ class Streamed(Dataset):
         train: Any = self.splits["train"]
         if batch != train.size:
             what = f"is {batch}, and the iterator gives {train.size}"
-            raise UserError(Field("batch"), what, f"give --batch {train.size}")
+            raise UserError(Field("batch"), what, f"give `batch {train.size}`")
         if batches:
             train.subset(np.arange(0))
         return Order(len(train), batch, seed, shuffle=False)
@@ -161,14 +161,14 @@ def open_stream(
         )
     if normalize == "set":
         what = "is set, which measures all training images, and an iterator shows each once"
-        raise UserError(Field("augment.normalize"), what, "give --augment.normalize half, or imagenet or none")
+        raise UserError(Field("augment.normalize"), what, "give `augment.normalize half`, or imagenet or none")
     rest = {} if given.whole else {name: value for name, value in given.data.items() if name != "train"}
     stated = tuple(given.class_names) or class_names_of(getattr(stream, "dataset", stream))
     source = open_given(replace(given, data=rest, class_names=stated), data.range, data.target) if rest else None
     names = stated or (source.outputs.names if source else ()) or tuple(numbered_classes(classes))
     if not names:
         what = "does not tell how many classes there are"
-        raise UserError("data", what, "name them in class_names, or count them by --model.classes K")
+        raise UserError("data", what, "name them in class_names, or count them by `model.classes K`")
     if classes not in (0, len(names)):
         raise UserError(Field("model.classes"), f"is {classes}, and {len(names)} classes are named", "give as many")
     outputs = Outputs(kind, names)

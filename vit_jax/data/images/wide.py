@@ -66,13 +66,13 @@ def number(value: float) -> str:
 
 
 def range_for(least: float, greatest: float) -> str:
-    """The flag for a range that holds these values: whole bits, 0 to 1, -1 to 1, or the values themselves."""
+    """The field for a range that holds these values: whole bits, 0 to 1, -1 to 1, or the values themselves."""
     least, greatest = float(least), float(greatest)
     if least >= 0 and least.is_integer() and greatest.is_integer() and greatest > 1:
-        return f"--data.range 0 {(1 << int(greatest).bit_length()) - 1}"
+        return f"`data.range 0 {(1 << int(greatest).bit_length()) - 1}`"
     if least >= -1 and greatest <= 1:
-        return f"--data.range {0 if least >= 0 else -1} 1"
-    return f"--data.range {least!r} {greatest!r}".replace(".0 ", " ").removesuffix(".0")
+        return f"`data.range {0 if least >= 0 else -1} 1`"
+    return f"`data.range {number(least)} {number(greatest)}`"
 
 
 def note_stored(image: Image.Image) -> None:

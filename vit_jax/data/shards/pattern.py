@@ -51,7 +51,7 @@ def find_shards(field: str, pattern: str, place: str) -> Shards:
         name = path[len(root) :].lstrip("/")
         found |= {*_matching(store, name)} if _GLOB.search(name) else {name}
     if not found:
-        raise UserError(field, f"nothing in {store.url} is called so", "check the pattern and the place (--data.dir)")
+        raise UserError(field, f"nothing in {store.url} is called so", "check the pattern and the place (`data.dir`)")
     return Shards(store, tuple(sorted(found)))
 
 

@@ -54,7 +54,7 @@ class Encoder:
                 raise UserError(
                     self._where(side, first + i),
                     f"{quote(texts[i])} has {len(found)} {tokenizer.unit}, which is more than {room}",
-                    "mend it, raise the last of --data.lengths, or add --data.cut to cut all such sentences",
+                    "mend it, raise the last of `data.lengths`, or add `data.cut True` to cut all such sentences",
                 )
             self.cut += len(found) > room
             rows.append(tokenizer.cut(found, room) if len(found) > room else found)

@@ -260,7 +260,7 @@ def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenize
             raise UserError(
                 Field(f"model.{name}"),
                 f"is {wanted[name]} but data.source {data.source} has {size} ids",
-                f"give --model.{name.replace('_', '-')} 0",
+                f"give `model.{name} 0`",
             )
 
 

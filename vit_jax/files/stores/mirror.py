@@ -74,7 +74,7 @@ class Mirror:
     def _bring(self, newest: int, say: Callable[[str], None], leave: str = "") -> None:
         found = list(self.records.last(newest))
         if newest and not found:
-            raise UserError(self.store.url, f"record {newest} and those before it are damaged", "choose another --name")
+            raise UserError(self.store.url, f"record {newest} and those before it are damaged", "choose another `name`")
         for record in found:
             try:
                 self._fill(record.files, leave)
@@ -360,4 +360,4 @@ def _blocks(file: BinaryIO, size: int, most: int) -> Iterator[bytes]:
 
 
 def _in_use(url: str, name: str) -> UserError:
-    return UserError(url, f"in use by {name}", "wait for it, end it, or choose another --name")
+    return UserError(url, f"in use by {name}", "wait for it, end it, or choose another `name`")

@@ -79,7 +79,7 @@ class Classify(Task):
         validation = opened.splits.get("validation")
         if validation is not None and not len(labels_of(opened.outputs).present(validation.labels)):
             what = "no image of its validation split has any label, so it cannot choose the best weights"
-            raise UserError(f"data.source {data.source}", what, "give images that have, or set --data.validation 0")
+            raise UserError(f"data.source {data.source}", what, "give images that have, or set `data.validation 0`")
         found, remarks = KINDS[opened.outputs.kind].balanced(run, opened.outputs, opened.splits["train"].labels)
         return replace(opened, of_loss=found, remarks=(*opened.remarks, *remarks))
 

@@ -202,7 +202,7 @@ def check_folds(data: ImageData) -> None:
         raise UserError(Field("data.folds"), "is 1, which leaves nothing to train on", "give 2 or more, or 0 for none")
     if data.fold >= max(data.folds, 1):
         there = f"data.folds is {data.folds}" if data.folds else "data.folds is not given"
-        remedy = "give --data.folds N, and a fold below N, or leave both out"
+        remedy = "give `data.folds N`, and a fold below N, or leave both out"
         raise UserError(Field("data.fold"), f"is {data.fold}, and {there}", remedy)
 
 

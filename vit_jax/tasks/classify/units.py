@@ -27,7 +27,7 @@ def normalised_heads(parameters: Mapping[str, np.ndarray], given: Outputs, wante
         kernel, bias = parameters[f"{head}.kernel"], parameters.get(f"{head}.bias")
         if bias is None:
             what = "has no bias, and the mean of these numbers is another"
-            raise UserError(head, what, "add --new-head to start with a new head")
+            raise UserError(head, what, "add `new_head True` to start with a new head")
         out[f"{head}.kernel"] = (kernel.astype(np.float64) * scale).astype(kernel.dtype)
         out[f"{head}.bias"] = (bias.astype(np.float64) * scale + shift).astype(bias.dtype)
     return out

@@ -70,7 +70,7 @@ class Classifier(ImagePredictor):
         if self.kind.has_answers:
             return None
         what = f"its outputs are {KINDS[self.outputs.kind]}, of which nothing is right or wrong"
-        return what, "measure its features with --probe knn or --probe linear"
+        return what, "measure its features with `probe knn` or `probe linear`"
 
     @property
     def no_top(self) -> tuple[str, str] | None:
@@ -142,7 +142,7 @@ class Classifier(ImagePredictor):
         """Raise UserError where nothing can be told of the outputs, or not of so many."""
         if not self.kind.has_answers:
             has = "an embedding" if self.model.config.classes else "no head"
-            ways = "give weights with a head, write features with --features FILE.npz, or call logits(images)"
+            ways = "give weights with a head, write features with `features FILE.npz`, or call logits(images)"
             raise UserError(f"this network has {has} and no classes", remedy=ways)
         check_positive(top=top)
 

@@ -181,7 +181,7 @@ def check_corrupt(data: SentenceData) -> None:
     if data.task and data.tokenizer in (WORDS, *TRAINED):
         what = f"is {data.task[:40]}, which the config.json of a folder lists, but data.tokenizer is {data.tokenizer}"
         raise UserError(
-            Field("data.task"), what, "give --data.tokenizer FOLDER or --init FOLDER, or data.prefix instead"
+            Field("data.task"), what, "give `data.tokenizer FOLDER` or `init FOLDER`, or data.prefix instead"
         )
     if kind != "none" and data.shuffle_sources:
         raise UserError(Field("data.shuffle_sources"), f"is set, but data.corrupt is {kind}", "leave one of them out")

@@ -33,7 +33,7 @@ def check_unchanged(run: RunConfig, name: str) -> None:
         raise UserError(
             f"init {run.init}",
             f"is no longer what {folder} began from",
-            f"go on with that run by --resume {shlex.quote(str(folder))}, or start another with --name",
+            f"go on with that run by `resume {shlex.quote(str(folder))}`, or start another with `name`",
         )
 
 
@@ -44,7 +44,7 @@ def resumable(init: str, folder: str, name: str) -> Iterator[None]:
         yield
     except Unfit as error:
         if found := _first_changed(_runs_begun_from(init, folder, name), folder):
-            go_on = f"go on with that by --resume {shlex.quote(str(found))}"
+            go_on = f"go on with that by `resume {shlex.quote(str(found))}`"
             error.add(f"; {found}, which began from it, no longer needs it: {go_on}")
         raise
 
@@ -57,7 +57,7 @@ def check_same(folder: Run, record: dict[str, Any]) -> None:
         raise UserError(
             folder,
             f"its init {began.init or began.init_encoder} has changed since it began",
-            "restore that, or start anew under another --name",
+            "restore that, or start anew under another `name`",
         )
 
 

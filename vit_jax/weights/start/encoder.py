@@ -17,7 +17,7 @@ from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...tasks.table import task_spec
 from ..interop import Weights, network_in, open_weights, task_metadata
-from .opening import Unfit, differences, digest, errors_about, flag, place_of
+from .opening import Unfit, differences, digest, errors_about, place_of, stated_by
 
 FIELD = "init_encoder"
 
@@ -90,9 +90,9 @@ def check_fit(run: RunConfig, given: NetworkConfig) -> None:
     part, there, wanted = run.model.encoder_field, given.normal(), run.model.encoder.normal()
     different = [name for name in there.function_fields() if value_at(there, name) != value_at(wanted, name)]
     if different:
-        flags = " ".join(flag(f"{part}.{name}", value_at(there, name)) for name in different)
+        asked = " and ".join(stated_by(f"{part}.{name}", value_at(there, name)) for name in different)
         what = differences(different, there, wanted)
-        raise Unfit(f"{FIELD} {run.init_encoder}", what, f"leave these fields out, or give {flags}")
+        raise Unfit(f"{FIELD} {run.init_encoder}", what, f"leave these fields out, or give {asked}")
 
 
 def _known_fields(run: RunConfig) -> dict[str, Any]:

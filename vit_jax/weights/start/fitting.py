@@ -14,7 +14,7 @@ from ...config.run import RunConfig
 from ...errors import Field, UserError, fields_inside
 from ...tasks.table import task_spec
 from ..interop import Change, Weights, can_hold, cannot_hold, plan_change, task_metadata
-from .opening import RULES, Unfit, differences, errors_about, flag, text
+from .opening import RULES, Unfit, differences, errors_about, stated_by, text
 
 
 class OtherNetwork(Unfit):
@@ -103,13 +103,13 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
     own = [name for name in different if name not in RULES and name not in from_data]
     hints = []
     if own:
-        hints.append(f"give {' '.join(flag(name, value_at(there, name)) for name in own)}")
+        hints.append(f"give {' and '.join(stated_by(name, value_at(there, name)) for name in own)}")
         if {*own} <= free:
-            hints[0] += ", or add --new-head to start with a new head of that kind"
+            hints[0] += ", or add `new_head True` to start with a new head of that kind"
     hints += [_following(name) for name in RULES if name in different]
     of_data = [name for name in different if name in from_data]
     if any(name in of_head for name in of_data):
-        hints.append("add --new-head to start with a new head")
+        hints.append("add `new_head True` to start with a new head")
     if any(name not in of_head for name in of_data):
         hints.append("start from weights that were trained with the same words")
     what = differences(different, there, wanted)
@@ -147,7 +147,7 @@ def going_back(run: RunConfig, layout: str, given: NetworkConfig) -> list[str]:
     if can_hold(layout, run.model):
         return []
     helping = (
-        flag(*way) for way in _other_heads(run, given) if can_hold(layout, replace_fields(run.model, dict([way])))
+        stated_by(*way) for way in _other_heads(run, given) if can_hold(layout, replace_fields(run.model, dict([way])))
     )
     why, better, whose = cannot_hold(layout, run.model), next(helping, ""), f"{layout}, the layout of its weights"
     if better:
@@ -173,7 +173,7 @@ def _following(name: str) -> str:
     rule = RULES[name]
     first, *others = [value for value in get_args(get_type_hints(RunConfig)[rule]) if value != "none"]
     more = f" (or {', '.join(others)})" if others else ""
-    return f"add --{rule.replace('_', '-')} {first}{more} to fit the weights to that"
+    return f"add `{rule} {first}`{more} to fit the weights to that"
 
 
 def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
@@ -181,7 +181,7 @@ def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str
     beside = task_spec(run.task).data.fields_with_weights(folder)
     is_its_own = all(value_at(run, name) == value for name, value in beside.items())
     if (clause := task_spec(run.task).other_outputs(given, wanted)) and not run.new_head:
-        raise UserError(f"init {run.init}", clause, "add --new-head to start with a new head")
+        raise UserError(f"init {run.init}", clause, "add `new_head True` to start with a new head")
     for name, entry in task_spec(run.task).metadata.items():
         if getattr(run.data, "spoken", None) and is_its_own and name in given and entry.in_files(given[name]):
             continue  # the tokenizer of the weights, for texts in other languages
@@ -189,7 +189,7 @@ def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str
         clause = entry.conflict(given[name], wanted.get(name)) if both else ""
         if clause and not (run.new_head and entry.of_head):
             remedy = (
-                "add --new-head to start with a new head"
+                "add `new_head True` to start with a new head"
                 if entry.of_head
                 else "start from weights that were trained with the same ones"
             )

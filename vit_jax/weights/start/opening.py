@@ -14,12 +14,12 @@ import numpy as np
 from ...config.dotted import value_at
 from ...config.network import NetworkConfig
 from ...config.run import RunConfig
-from ...errors import Text, UserError
+from ...errors import UserError
 from ...files.digests import array_digest, text_digest
 from ...runs import Run, find, is_foreign
 from ...runs.mirror import here, join
 from ...runs.several import kind_of, members
-from ..interop import Unstated, Weights, convert_first, open_weights
+from ..interop import READING, WRITING, Unstated, Weights, convert_first, open_weights
 
 RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that weights can follow: how}
 FEW = 8  # fields that a message lists; a file that lacks more states none
@@ -44,7 +44,7 @@ def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights
 
 @contextlib.contextmanager
 def errors_about(init: str, field: str = "init", part: str = "") -> Iterator[None]:
-    """A context in which errors are about the weights that a run starts from, in flags of training."""
+    """A context in which errors are about the weights that a run starts from, as training names them."""
     try:
         with convert_first(init):
             yield
@@ -57,7 +57,9 @@ def errors_about(init: str, field: str = "init", part: str = "") -> Iterator[Non
 
 def fault_of(path: str, error: UserError) -> str:
     """What is wrong with the weights at a path, without the path, and without an option that the user has not given."""
-    known = error.subject == path or os.path.exists(error.subject) or Text(error.subject).options
+    known = (
+        error.subject == path or os.path.exists(error.subject) or error.subject.partition(" ")[0] in READING | WRITING
+    )
     return error.what if known and error.what else error.fault
 
 
@@ -78,13 +80,13 @@ def _explain_missing(init: str, fields: Sequence[str], published: bool) -> tuple
     `published`: whether there are presets and published names of such networks.
     """
     if len(fields) > FEW:
-        return "states no config", "name the preset whose network it holds, before --init"
-    flags = " ".join(f"{flag(name)} ..." for name in fields)
+        return "states no config", "name the preset whose network it holds, beside `init`"
+    asked = " and ".join(stated_by(name, "...") for name in fields)
     command = f"python -m convert {shlex.quote(init)} X.safetensors --model NAME"
     named = (
         f", or a preset with its network (vit-s16, ...), or its published name to `{command}` and X.safetensors here"
     )
-    return f"its tensors cannot tell {', '.join(fields)}", f"give {flags}{named if published else ''}"
+    return f"its tensors cannot tell {', '.join(fields)}", f"give {asked}{named if published else ''}"
 
 
 def differences(names: Iterable[str], given: NetworkConfig, wanted: NetworkConfig) -> str:
@@ -103,9 +105,6 @@ def text(value: Any) -> str:
     return " ".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value)
 
 
-def flag(name: str, value: Any = None) -> str:
-    """The flag of `vit_jax.train` for a field of the network."""
-    part, _, last = f"model.{name}".replace("_", "-").rpartition(".")
-    if isinstance(value, bool):
-        return f"--{part}.{'' if value else 'no-'}{last}"
-    return f"--{part}.{last}" + (f" {text(value)}" if value is not None and value != () else "")
+def stated_by(name: str, value: Any) -> str:
+    """A field of the network with a value, as a message names it."""
+    return f"`model.{name}{f' {text(value)}' if value != () else ''}`"

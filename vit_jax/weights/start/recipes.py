@@ -28,7 +28,7 @@ def apply_recipe(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> R
         raise UserError(Field("tune"), f"is {recipe} but init is empty", "name the weights to start from")
     recipes = run.model.recipes
     if recipe not in recipes:
-        known = f"choose one of {', '.join(recipes)}" if recipes else "state --optim.freeze and --optim.lr"
+        known = f"choose one of {', '.join(recipes)}" if recipes else "state `optim.freeze` and `optim.lr`"
         raise UserError(Field("tune"), f"is {recipe}, but a {run.model.name} has no such recipe", known)
     fields: dict[str, Any] = {"optim.freeze": all_but(recipes[recipe], run.model.with_data().parameters())}
     if run.lora.rank and fields["optim.freeze"] and "optim.freeze" not in stated:

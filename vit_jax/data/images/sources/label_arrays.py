@@ -57,7 +57,7 @@ def _kind_of(field: str, title: str, columns: np.ndarray) -> str:
 
 
 def _ambiguous(field: str, what: str, kinds: Collection[str]) -> UserError:
-    ways = " or ".join(f"--data.target {kind} ({KINDS[kind]})" for kind in kinds)
+    ways = " or ".join(f"`data.target {kind}` ({KINDS[kind]})" for kind in kinds)
     return UserError(field, what, f"say what they are: {ways}")
 
 

@@ -153,7 +153,7 @@ def _prepared(field: str, place: Path) -> UserError | None:
     more = f" (there: {_listed(sets)})" if len(sets) > 1 else ""
     old = len(sets) == 1 and len(versions) == 1 and len([*(root / name).glob("*/dataset_info.json")]) > 1
     source = f"{name}:{versions[0]}" if old else name
-    return UserError(field, "is a folder of prepared sets", f"give --data.source {source} --data.dir {root}{more}")
+    return UserError(field, "is a folder of prepared sets", f"give `data.source {source}` and `data.dir {root}{more}`")
 
 
 def _listed(names: Mapping[str, object]) -> str:

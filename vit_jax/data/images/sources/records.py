@@ -138,7 +138,7 @@ def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[s
         ) from error
     if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
         remedy = (
-            "give --data.dir another folder, to which it is then fetched"
+            "give `data.dir` another folder, to which it is then fetched"
             if name in OFFICIAL
             else "prepare it again with file_format='array_record'"
         )
@@ -295,11 +295,11 @@ def _check_level(root: Path, name: str) -> None:
     around = prepared_around(root)
     if around is not None and around[0] != root.resolve():
         folder, sets = around
-        raise UserError(f"data.dir {root}", f"is the folder of the set {next(iter(sets))}", f"give --data.dir {folder}")
+        raise UserError(f"data.dir {root}", f"is the folder of the set {next(iter(sets))}", f"give `data.dir {folder}`")
     if around is None:
         for below in sorted(each for each in root.iterdir() if each.is_dir()):
             if find_prepared(below, name):
-                raise UserError(f"data.dir {root}", f"has {name} in {below.name}/", f"give --data.dir {below}")
+                raise UserError(f"data.dir {root}", f"has {name} in {below.name}/", f"give `data.dir {below}`")
 
 
 def _not_prepared(data: ImageData, root: Path) -> UserError:
@@ -329,25 +329,25 @@ def _not_prepared(data: ImageData, root: Path) -> UserError:
             "train, validation and test are taken as they are, and data.validation and data.test hold out the others"
         )
         return UserError(
-            field, "is more than the name of a set", f"give --data.source {_written(root, name, version)}: {splits}"
+            field, "is more than the name of a set", f"give `data.source {_written(root, name, version)}`: {splits}"
         )
     if base in there:
         versions = f"{base} {', '.join(there[base])}"
         return UserError(
             field,
             f"is not in data.dir {root} (there: {versions})",
-            f"give --data.source {_written(root, base, version)}",
+            f"give `data.source {_written(root, base, version)}`",
         )
     if data.source != name and name in OFFICIAL and data.download:
-        return UserError(field, f"not prepared in data.dir {root}", f"give --data.source {name} to have it fetched")
+        return UserError(field, f"not prepared in data.dir {root}", f"give `data.source {name}` to have it fetched")
     # Not `tfds build`, which also needs apache_beam.
     title = f"{name}:{version}" if version and "*" not in version else name
     line = f"tfds.builder({title!r}, data_dir={str(root)!r}, file_format='array_record').download_and_prepare()"
     return UserError(
         field,
         f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})",
-        f'prepare it once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; '
-        f'{line}", or give --data.dir the folder that holds {name}/VERSION/dataset_info.json',
+        'prepare it once, where TensorFlow is installed, by python -c "import tensorflow_datasets as tfds; '
+        f'{line}", or give `data.dir` the folder that holds {name}/VERSION/dataset_info.json',
     )
 
 

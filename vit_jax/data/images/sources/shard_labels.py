@@ -73,7 +73,7 @@ def read_shard_labels(field: str, samples: Samples, data: ImageData) -> ShardLab
     if not columns:
         has = ", ".join(samples.fields) or "no other field"
         what = f"its samples have no labels beside the images ({has})"
-        raise UserError(field, what, "write a .cls or .json into each, or give --data.label-table FILE with their keys")
+        raise UserError(field, what, "write a .cls or .json into each, or give `data.label_table FILE` with their keys")
     return _read(field, samples, data, columns, [*zip(*map(samples.texts, columns), strict=True)])
 
 
@@ -81,7 +81,7 @@ def _classes(field: str, samples: Samples, texts: Sequence[str], data: ImageData
     """One class an image: a number, or a name. Names are numbered in their order, and not in that of the shards."""
     if data.target not in ("", "class"):
         what = f"is {data.target}, and {column} of {field} holds one class an image"
-        raise UserError(Field("data.target"), what, "leave it out, or name keys of .json by --data.labels")
+        raise UserError(Field("data.target"), what, "leave it out, or name keys of .json by `data.labels`")
     empty = next((i for i, text in enumerate(texts) if not text), -1)
     if empty >= 0:
         raise UserError(f"{samples.name(empty)}", f"its {column} is empty", "write its class, or leave the sample out")
@@ -135,12 +135,12 @@ def _by_json(field: str, samples: Samples, data: ImageData) -> ShardLabels:
     keys = data.labels or tuple(key for key in KEYS if key in objects[0])[:1]
     if not keys:
         what = f"which keys of its .json are the labels? There are {', '.join(objects[0]) or 'none'}"
-        raise UserError(field, what, "give one or several, such as --data.labels KEY")
+        raise UserError(field, what, "give one or several, such as `data.labels KEY`")
     for key in keys:
         at = next((i for i, value in enumerate(objects) if key not in value), -1)
         if at >= 0:
             what = f"its .json lacks {quote(key)}{nearest(key, [*objects[at]])}"
-            raise UserError(samples.name(at), what, "add it, or name another key by --data.labels")
+            raise UserError(samples.name(at), what, "add it, or name another key by `data.labels`")
     return _read(field, samples, data, keys, [tuple(as_cell(value[key]) for key in keys) for value in objects])
 
 

@@ -76,7 +76,7 @@ def file_column(rows: Rows, stated: Stated) -> int:
         return found[0]
     what = f"{' and '.join(rows.shown(i) for i in found)} may all name the images" if found else "no column is called "
     what += "" if found else f"{', '.join(FILES[:-1])} or {FILES[-1]} ({listed(rows, range(len(rows.names)))})"
-    remedy = f"give the column of the files, such as --data.file-column {rows.shown(found[0] if found else 0)}"
+    remedy = f"give the column of the files, such as `data.file_column {rows.shown(found[0] if found else 0)}`"
     if any(Path(name).suffix.lower() in EXTENSIONS for name in rows.names):  # the name of an image, not of a column
         remedy = "write the names of the columns into its first line, such as image,label"
     raise UserError(rows.title, what, remedy)
@@ -112,7 +112,7 @@ def _by_name(rows: Rows, known: Sequence[str], left: Sequence[int]) -> tuple[int
     raise UserError(
         rows.title,
         f"which columns are the labels? {listed(rows, left)}",
-        f"give one or several, such as --data.labels {' '.join(rows.shown(i) for i in shown)}",
+        f"give one or several, such as `data.labels {' '.join(rows.shown(i) for i in shown)}`",
     )
 
 

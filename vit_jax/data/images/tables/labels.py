@@ -15,7 +15,7 @@ from .numbers import as_number, with_comma, zero_or_one
 from .rows import Rows
 
 LARGEST = 1 << 29  # images times labels of a set
-_CLASS, _SET, _NUMBER = (f"--data.target {kind}" for kind in ("class", "set", "number"))
+_CLASS, _SET, _NUMBER = (f"`data.target {kind}`" for kind in ("class", "set", "number"))
 _WANTED = {"class": "write a class, or remove the row", "number": "write a number, or remove the row"}
 
 
@@ -63,7 +63,7 @@ def read_labels(rows: Rows, columns: Sequence[int], stated: Stated) -> Labels:
         return _class_of_names(rows, columns[0], texts[0])
     if kind == "set" and not several and any(zero_or_one(text) is None for text in texts[0]):
         what = f"column {rows.shown(columns[0])} holds names, and data.target is set"
-        raise UserError(rows.title, what, 'say what separates several in a cell, such as --data.separator " "')
+        raise UserError(rows.title, what, 'say what separates several in a cell, such as `data.separator " "`')
     return _zeros_and_ones(rows, columns, texts, kind)
 
 
@@ -146,7 +146,7 @@ def _class_of_names(rows: Rows, column: int, texts: Sequence[str]) -> Labels:
             raise UserError(rows.where(other, column), what, "write a class in one way")
     if len(names) == len(texts) > 2:
         what = f"column {rows.shown(column)} has another text in each of the {len(texts):,} rows, so it is no class"
-        raise UserError(rows.title, what, "name another column, as --data.labels COLUMN")
+        raise UserError(rows.title, what, "name another column, as `data.labels COLUMN`")
     place = {name: k for k, name in enumerate(names)}
     values = np.fromiter((place[text] for text in texts), np.int32, len(texts))
     return Labels("class", tuple(names), values, f"column {rows.shown(column)}", _joint_names(names))
@@ -160,7 +160,7 @@ def _joint_names(names: Sequence[str], what: str = "class") -> tuple[str, ...]:
             parts = [*filter(None, map(str.strip, name.split(separator)))]
             if len(parts) > 1 and known.issuperset(parts):
                 several = f"the {what} {quote(name)} is made of the names of others"
-                return (f"{several}: if a cell has several labels, give --data.separator {quote(separator)}",)
+                return (f"{several}: if a cell has several labels, give `data.separator {quote(separator)}`",)
     return ()
 
 
@@ -172,7 +172,7 @@ def _set_of_names(rows: Rows, column: int, cells: Sequence[Sequence[str]], how: 
         raise UserError(rows.title, f"column {rows.shown(column)} has no label in any row", "name another column")
     if len(names) * len(cells) > LARGEST:
         what = f"column {rows.shown(column)} has {len(names):,} different labels in {len(cells):,} rows"
-        raise UserError(rows.title, what, "name another column, or another --data.separator")
+        raise UserError(rows.title, what, "name another column, or another `data.separator`")
     place = {name: k for k, name in enumerate(names)}
     values = np.zeros((len(cells), len(names)), np.int8)
     for row, cell in enumerate(named):
@@ -187,7 +187,7 @@ def _of_lists(rows: Rows, column: int, stated: Stated) -> Labels:
     """The labels of a column of JSON with lists: a set of names, or several numbers."""
     if stated.target == "class":
         row = next(i for i, cells in enumerate(rows.cells) if isinstance(cells[column], tuple))
-        raise UserError(rows.where(row, column), "is a list, and data.target is class", "leave --data.target out")
+        raise UserError(rows.where(row, column), "is a list, and data.target is class", "leave `data.target` out")
     cells = rows.lists(column)
     if not stated.target and all(as_number(text) is not None for cell in cells for text in cell):
         what = f"column {rows.shown(column)} holds lists of numbers: are they labels or amounts?"

@@ -144,7 +144,7 @@ def _without_twins(table: Table) -> Table:
         same = same and table.splits[row] == table.splits[known]
         if not same or (table.groups is not None and table.groups[row] != table.groups[known]):
             remedy = "keep one row of it" + (
-                ", several labels in one cell need --data.separator" if table.labels.kind == "class" else ""
+                ", several labels in one cell need `data.separator`" if table.labels.kind == "class" else ""
             )
             raise UserError(
                 table.rows.where(row, table.columns.file),
@@ -172,7 +172,7 @@ def _check_groups(table: Table) -> None:
             raise UserError(
                 table.rows.where(row, table.columns.group),
                 what,
-                "keep each group in one split, or leave --data.group out",
+                "keep each group in one split, or leave `data.group` out",
             )
 
 
@@ -188,7 +188,7 @@ def _check_learnable(table: Table) -> None:
     for k in np.flatnonzero(np.bincount(names[train[rows]], minlength=len(labels.names)) == 0):
         name, elsewhere = quote(labels.names[k]), rows[names == k]
         if not len(elsewhere):
-            raise UserError(title, f"no row has {name}", "leave its column out of --data.labels")
+            raise UserError(title, f"no row has {name}", "leave its column out of `data.labels`")
         what = f"{name} is in {splits[elsewhere[0]]} but not in train"
         raise UserError(table.rows.where(int(elsewhere[0])), what, "move rows of it to train, or remove it")
 

@@ -108,7 +108,7 @@ class ClassKind(Kind):
         found = {"loss_weights": class_weights(run.loss, outputs.names, counts)}
         found["log_prior"] = log_prior(counts) if run.loss.prior else ()
         even = any(found.values()) or run.loss.focal or (isinstance(data, ImageData) and data.sampling != "natural")
-        flags = "--loss.prior, or with --loss.class-weights balanced or --data.sampling balanced"
+        flags = "`loss.prior True`, or with `loss.class_weights balanced` or `data.sampling balanced`"
         remarks = () if even else remark_on_sizes(outputs.names, counts, "class", flags)
         return {name: [*numbers] for name, numbers in found.items() if numbers}, remarks
 

@@ -79,7 +79,7 @@ class SetKind(Kind):
         """Weights of labels that are there, and a remark where one is rare and nothing evens that out."""
         there = (labels == 1).sum(0)
         weights = label_weights(run.loss, outputs.names, there, (labels >= 0).sum(0))
-        flags = "--loss.class-weights balanced"
+        flags = "`loss.class_weights balanced`"
         even = weights or run.loss.focal
         remarks = () if even else remark_on_sizes(outputs.names, there, "label", flags)
         return ({"loss_weights": [*weights]} if weights else {}), remarks

@@ -1,4 +1,4 @@
-"""What a message calls a field, and what a mistaken name was meant to be: the same in the shell and in Python."""
+"""What a mistaken name of a field was meant to be: the same in the shell and in Python."""
 
 import re
 
@@ -6,47 +6,21 @@ import pytest
 
 import vit_jax
 from vit_jax.config import flags
-from vit_jax.config.hints import as_argument, hint
+from vit_jax.config.hints import hint
 from vit_jax.config.synonyms import FLAGS
-from vit_jax.config.wording import python_words
 from vit_jax.errors import UserError
-from vit_jax.tasks.table import field_types
-
-WORDS = {
-    "give --data.range 0 1, or store": "give fields={'data.range': (0.0, 1.0)}, or store",
-    "lower --batch": "lower batch",
-    "lower --optim.lr (now 1), or --optim.clip 1 under": "lower optim.lr (now 1), or fields={'optim.clip': 1.0} under",
-    "--compute-dtype bfloat16, or --scan --remat full": "fields={'compute_dtype': 'bfloat16'}, or "
-    "fields={'scan': True, 'remat': 'full'}",
-    "leave --data.range out": "leave data.range out",
-    "add --data.dir another folder": "add data.dir another folder",
-    "take --data.no-download": "take fields={'data.download': False}",
-    "give --model.image 32 64": "give fields={'model.image': (32, 64)}",
-    "as in --data.source folder:PATH (in": "as in source='folder:PATH' (in",
-    "with --probe knn": "with probe knn",
-    "run `python -m vit_jax.train --batch 3`": "run `python -m vit_jax.train --batch 3`",
-    "--resume runs/x": "--resume runs/x",
-    "a-b --c": "a-b --c",
-}
+from vit_jax.runs.values import flat
 
 
-@pytest.mark.parametrize("text", WORDS)
-def test_flags_are_arguments_or_fields_in_python(text):
-    assert python_words(text, ("source", "probe"), field_types()) == WORDS[text]
-
-
-def test_a_hint_in_python_is_that_of_the_shell():
+def test_a_hint_names_fields_that_are_there():
     run = vit_jax.preset("digits").run
     known = flags.flags(run)
     for word in [*FLAGS, "epcohs", "lerning_rate", "batchsise", "dropuot", "device", "fp16"]:
-        in_shell, names = flags.instead(f"--{word}", known), {name: flag.help for name, flag in known.items()}
-        assert (
-            hint(word, names, write=as_argument)
-            == re.sub(
-                r"(?<=[ ,])--([\w.-]+)", lambda m: as_argument(m[1]), in_shell.removesuffix("; --help lists them")
-            )
-            or ": " in in_shell
-        )
+        clause = flags.instead(f"--{word}", known)
+        meant = re.fullmatch(r"; (?:here it is|nearest:) (.*)", clause)
+        names = re.split(r", | or ", meant[1]) if meant else re.findall(r"`([a-z_.]+)", clause)
+        assert {*names} <= flat(run).keys(), word
+        assert clause in ("; --help lists them", hint(word, {name: flag.help for name, flag in known.items()}))
 
 
 @pytest.mark.parametrize(
