@@ -59,8 +59,8 @@ def place(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     ["predict hf images --csv {}.csv", "predict hf images --attention {}.png", "evaluate r --csv {}.csv",
-     "evaluate r --probabilities {}.csv", "join a.csv --to {}.csv", "sheet digits {}.png", "compare r r --out {}.png", "report r --out {}.html",
-     "convert w.safetensors {}.pt"],
+     "evaluate r --probabilities {}.csv", "join a.csv --to {}.csv", "sheet digits {}.png",
+     "compare r r --out {}.png", "report r --out {}.html", "convert w.safetensors {}.pt"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["pipe", "link", "-"])
 def test_what_is_no_file_is_not_replaced_by_one(place, words, name, monkeypatch, capsys):
