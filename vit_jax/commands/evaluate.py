@@ -25,8 +25,7 @@ from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.languages import Spoken
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
-from .selection import table_fields
-from .unreadable import flag_advised
+from .selection import flag_advised, table_fields
 
 if TYPE_CHECKING:
     from flax import nnx

@@ -33,7 +33,7 @@ from ..data.base import Data, Given
 from ..errors import Field, UserError
 from ..files.shown import html_table
 from ..machine.targets import HERE, Target
-from ..scores.result import Scores
+from ..scores.classes import Scores
 from .predictor import Answer, Predictor
 
 Batch = dict[str, Any]
@@ -358,7 +358,7 @@ class Task:
             out: as of `score`.
 
         Returns:
-            (what summary.json keeps of it: see runs/calibration.py; the task that reads outputs so).
+            (what summary.json keeps of it: see runs/folder.py; the task that reads outputs so).
         """
         raise NotImplementedError
 

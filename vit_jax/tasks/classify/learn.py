@@ -41,7 +41,7 @@ from .kinds.classes import ClassKind
 from .kinds.table import KINDS, kind_of
 from .score import Classified, score_of
 from .spec import ClassifySpec, TellsClasses
-from .use import Classifier, captured
+from .use import Classifier, ResNetClassifier, captured
 
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
 SAMPLES = 4  # sample images written at the end of a training
@@ -281,3 +281,10 @@ class ClassifyProbe(Classify):
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Classified:
         """The metrics of a split, but no loss, from {"scores": [n, K]}, the share that a probe gives each class."""
         return score_of(split.labels, out["scores"])
+
+
+@dataclass(frozen=True)
+class ClassifyResNet(Classify):
+    """The task `classify-resnet`: `classify` with a network that has no attention to be drawn."""
+
+    predictor: ClassVar[type[Predictor]] = ResNetClassifier
