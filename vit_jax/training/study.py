@@ -193,8 +193,9 @@ def _opened(folder: Path, sign: int) -> Study:
         raise optuna.exceptions.StorageInternalError(str(error)) from error
     if optuna.get_all_study_names(storage):
         return optuna.load_study(study_name=None, storage=storage)
-    direction = "maximize" if sign > 0 else "minimize"
-    return optuna.create_study(storage=storage, study_name=folder.name, direction=direction)
+    return optuna.create_study(
+        storage=storage, study_name=folder.name, direction="maximize" if sign > 0 else "minimize"
+    )
 
 
 def _check_study(study: Study, folder: Path, search: Search, metric: str) -> None:

@@ -38,7 +38,7 @@ from ..runs.several import OLD_SWEEP, STUDY, is_run, members
 from ..runs.values import flat, with_fields
 from ..tasks.table import task_spec
 from ..weights.start.start import check as check_start
-from .events import Event
+from .events import Event, Summary
 from .preflight import checked_arguments, preflight
 from .setup import open_data, plan, with_data
 from .study import (
@@ -334,16 +334,16 @@ def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of
     """Train a run -> (how it ended, its value of the metric), or None: its trial is pruned."""
     from optuna.trial import TrialState
 
-    folder, summary = runs.Run(here(join(run.dir, run.name))), dict[str, Any]()
+    folder, summary = runs.Run(here(join(run.dir, run.name))), Summary()
     reported = set(study.get_trials()[trial.number].intermediate_values)
 
     def is_behind(rows: Iterable[Mapping[str, Any]]) -> bool:
         wanted = {"split": "validation", "weights": "ema" if run.ema else "raw"}
         for row in rows:
-            epoch, value = round(row.get("epoch", 0)), row.get(sweep.metric)
-            if wanted.items() <= row.items() and is_number(value) and epoch not in reported:
+            epoch = round(row.get("epoch", 0))
+            if wanted.items() <= row.items() and is_number(row.get(sweep.metric)) and epoch not in reported:
                 reported.add(epoch)
-                trial.report(value, epoch)
+                trial.report(row[sweep.metric], epoch)
                 if trial.should_prune():
                     return True
         return False
@@ -353,7 +353,7 @@ def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of
         alone = not sweep.search.seeds
         behind = alone and folder.exists() and is_behind(folder.metrics())
         while not behind and (event := next(events, None)):
-            summary = event.summary or {}
+            summary = event.summary or summary
             found = {"split": event.split, "weights": event.weights, "epoch": event.epoch, **event.metrics}
             behind = alone and event.kind == "evaluation" and is_behind([found])
         if behind:  # before it saves: killed there, it is not trained on
@@ -364,9 +364,9 @@ def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of
     return summary["status"], _value(sweep.metric, run, summary, folder.metrics())
 
 
-def _value(metric: str, run: RunConfig, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
+def _value(metric: str, run: RunConfig, summary: Summary, rows: Sequence[Mapping[str, Any]]) -> float:
     """The metric of a run's best weights on validation; of the last ones, where its budget ended before an epoch."""
-    found = summary["validation"]["ema" if run.ema else "raw"] if not summary["best"] else summary["best"]
+    found: Mapping[str, Any] = summary["best"] or summary["validation"]["ema" if run.ema else "raw"]
     if metric not in found:
         place = {"split": "validation", "step": found["step"], "weights": found["weights"]}
         found = next(row for row in rows if place.items() <= row.items())

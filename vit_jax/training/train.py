@@ -115,7 +115,7 @@ def steps(
     epochs: int = 0,
     fields: Mapping[str, Any] | None = None,
     **gone: Any,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Train a run as `train` does, and tell each step and each evaluation as an Event to the loop that asks for them.
 
     `for event in vit_jax.steps(run): print(event.step, event.metrics["loss"])` trains the run to its end. Whoever
