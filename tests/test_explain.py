@@ -175,9 +175,7 @@ def looped_decoder(maps, encoders, first):
     return total
 
 
-@pytest.mark.parametrize(
-    ("memory", "method"), [*itertools.product(["tokens"], METHODS), ("patches", "rollout")]
-)
+@pytest.mark.parametrize(("memory", "method"), [*itertools.product(["tokens"], METHODS), ("patches", "rollout")])
 def test_captions_against_loops(memory, method, monkeypatch):
     c = CaptionerConfig(
         vit=ViTConfig(**{**SIZE, "depth": 2, "classes": 0}),
