@@ -126,7 +126,7 @@ def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(n
 
         def loss(tree):
             network = as_chosen(merge(made, tree), run)
-            batch = task.prepare(batch_of(run, 0), keys, jnp.int32(0))
+            batch = task.prepare(batch_of(run, 0), keys)
             return task.loss(network, batch, keys, task.denominator(batch))[0]
 
         weights = unflatten({n: jnp.asarray(x, parameters) for n, x in tree.items()})

@@ -203,7 +203,7 @@ class Task:
         """
         return self
 
-    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
+    def prepare(self, batch: Batch, keys: Array) -> Batch:
         """The batch with augmentation applied, for training only: {name: [B, ...]} to {name: [B, ...]}.
 
         Called on the global batch, before it is divided among devices and accumulation steps, so it may mix examples:
@@ -213,7 +213,6 @@ class Task:
         Args:
             batch: as the data gives it.
             keys: [B], one PRNG key per example.
-            epoch: int32 [], the epochs done before.
         """
         return batch
 

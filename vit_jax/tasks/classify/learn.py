@@ -125,13 +125,13 @@ class Classify(Task):
         """The task with which a probe sees the network."""
         return ClassifyProbe(**{f.name: getattr(self, f.name) for f in fields(Classify)})
 
-    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
-        """The batch with its images augmented: batch uint8 [B, h, w, C], keys [B], epoch int32 []."""
+    def prepare(self, batch: Batch, keys: Array) -> Batch:
+        """The batch with its images augmented: batch uint8 [B, h, w, C], keys [B]."""
         keys = fold(keys, 0)
         if not self.augment.mixes:
             return {**batch, "image": augment(batch["image"], keys, self.augment)}
         targets = self.kind.targets(batch["label"])
-        images, targets = augment(batch["image"], keys, self.augment, labels=targets, epoch=epoch)
+        images, targets = augment(batch["image"], keys, self.augment, labels=targets)
         return {**batch, "image": images, "target": targets}
 
     def images(self, batch: Batch, dtype: Any) -> Array:
