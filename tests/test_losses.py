@@ -23,6 +23,7 @@ from vit_jax.errors import UserError
 from vit_jax.runs.check import check_run
 from vit_jax.tasks.classify.balance import class_weights, label_weights, log_prior
 from vit_jax.tasks.classify.kinds.table import kind_of
+from vit_jax.tasks.classify.loss import check_loss
 from vit_jax.training.engine.step import mean_over_parts
 
 torch = pytest.importorskip("torch")
@@ -283,19 +284,18 @@ def test_an_augmentation_to_come_is_refused_of_numbers():
     class Newer(ImageAugment):
         grid: float = identity(0.0, "share of an image that is hidden by a grid")
 
-    run = dataclasses.replace(DIGITS, data=ImageData(target="number"), loss=LossConfig(), augment=Newer())
-    check_run(run)
+    run = dataclasses.replace(DIGITS, loss=LossConfig(), augment=Newer(normalize="half"))
+    check_loss(run, "number")
     with pytest.raises(
         UserError, match=r"augment.grid is 0.5, but data.target is number.* set augment.grid to 0.0; or"
     ):
-        check_run(dataclasses.replace(run, augment=Newer(grid=0.5)))
+        check_loss(dataclasses.replace(run, augment=Newer(grid=0.5)), "number")
 
 
 EIGHT = """
 import json, sys
 import jax, jax.numpy as jnp, numpy as np, optax
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.config.fields import identity
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
