@@ -43,8 +43,8 @@ def hint(
     def write(names: Sequence[str]) -> list[str]:
         return [name.replace("-", "_").removeprefix(f"{inside}.") for name in names]
 
-    if reason := instead_of(word):
-        return f": {reason}"
+    if gone := instead_of(word):
+        return f": {gone}"
     wanted = word.lstrip("-").lower().replace("_", "-")
     for name in (wanted, wanted.rpartition(".")[2]):
         if (reason := reasons.get(name)) and _has_all(known, reason):
