@@ -21,7 +21,7 @@ GONE = {
     "augment.mix-off": "all epochs mix; for a last part without, train on from the weights (init) with neither",
     "optim.base-momentum": "it is 0.85, as PyTorch's; for a constant one leave `optim.cycle_momentum` out",
     "optim.max-momentum": "it is 0.95, as PyTorch's; for a constant one leave `optim.cycle_momentum` out",
-    "optim.final-div-factor": "it is 10,000, as PyTorch's; give `optim.div_factor`, or schedule cosine and `optim.final`",
+    "optim.final-div-factor": "it is 10,000, as of PyTorch; or give schedule cosine and `optim.final`",
     "pairs": "a conversion between two layouts says what stands in its way",
     "shards": "write tars of webdataset with tarfile of Python, or parquet with the datasets of Hugging Face",
     "mds:": "write the images as tars of webdataset (wds:) or as parquet (parquet:)",
