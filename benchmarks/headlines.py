@@ -43,7 +43,7 @@ from vit_jax.files.terminal import run_command
 from vit_jax.presets.recipes import NOTEBOOKS, RECIPES, Notebook
 from vit_jax.presets.table import preset
 from vit_jax.reports.comparison import Line, gather, result_on_test
-from vit_jax.reports.tables import commands_of
+from vit_jax.reports.tables import command_of
 from vit_jax.runs.values import differences
 
 RESULTS = Path(__file__).parent / "results"
@@ -137,7 +137,7 @@ def headline(line: Line, note: str = "") -> Headline:
         config=str(read_json(member.folder.config_file)["digest"])[:8],
         machine=f"{environment['cpu']}, {environment['cores']} cores; "
         + ", ".join(f"{name} {versions[name]}" for name in names),
-        command="; ".join(AGAIN.sub("", command) for command in commands_of(line)),
+        command=AGAIN.sub("", command_of(line)),
         note=note,
         curves={split: points for split, points in curves.items() if points},
     )
