@@ -263,7 +263,7 @@ def matches(names: Iterable[str], signature: Iterable[str]) -> bool:
 # ------------------------------------------------------------------------------------- side files
 
 
-def stated_fields(layout: Layout, config: Json) -> Json:
+def declared_fields(layout: Layout, config: Json) -> Json:
     """The fields of our config that a config.json states: by the keys of the layout's table, with its defaults."""
     out: Json = {}
     for name, f in layout.fields.items():
@@ -353,6 +353,24 @@ def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any
 
 
 __all__ = [
-    "UNKNOWN", "WHOLE", "Facts", "Field", "Json", "Layout", "Names", "Refusal", "always", "count", "covered",
-    "defaults", "has", "length", "look", "matches", "stated_fields", "statement", "whole", "whole_size",
+    "UNKNOWN",
+    "WHOLE",
+    "Facts",
+    "Field",
+    "Json",
+    "Layout",
+    "Names",
+    "Refusal",
+    "always",
+    "count",
+    "covered",
+    "declared_fields",
+    "defaults",
+    "has",
+    "length",
+    "look",
+    "matches",
+    "statement",
+    "whole",
+    "whole_size",
 ]  # fmt: skip

@@ -30,11 +30,11 @@ from ..layout import Facts, Json, Layout, Names
 from ..rules import CARRIED, Row
 from . import outputs, weights_in
 from .beside import Consulted, unread
-from .config import FALLBACK, NAMED, OWN_METADATA, STATED, Untold, check_fields, resolve
+from .config import FALLBACK, NAMED, OWN_METADATA, STATED, MissingFields, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import SETTABLE, fitting
 from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
-from .sizes import cover_stated, whole_image
+from .sizes import cover_given, whole_image
 from .tokenizer import special_ids
 from .weights_in import Chosen
 
@@ -252,9 +252,13 @@ def _config(
     Raises UserError, with a remedy, where a field remains unknown or the tensors are of another layout.
     """
     try:
-        return resolve(layout, names, cover_stated(layout, names, said), path, options.typed)
+        return resolve(layout, names, cover_given(layout, names, said), path, options.typed)
     except UserError as error:
-        if isinstance(error, Untold) and not images and any(re.search(r"\bimage$", name) for name in layout.fields):
+        if (
+            isinstance(error, MissingFields)
+            and not images
+            and any(re.search(r"\bimage$", name) for name in layout.fields)
+        ):
             error.ask_images()
         if options.layout and layout not in found.layouts and found.layouts:
             others = " or ".join(f"`layout {other.name}`" for other in found.layouts)

@@ -19,7 +19,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .captioner_config import CaptionerConfig
@@ -61,7 +61,7 @@ class Captioner(DecoderModel):
         """Initial values of the parameters whose start is "computed", as `ViT.computed` gives them."""
         return {} if c.encoder is None else {f"vit.{name}": x for name, x in ViT.computed(c.encoder).items()}
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def __call__(
         self,
@@ -111,7 +111,7 @@ class Captioner(DecoderModel):
             causal=causal,
         )
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass.
@@ -134,7 +134,7 @@ class Captioner(DecoderModel):
         known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
         return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def encode(self, source: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None) -> Array:
         """The memory of images or vectors.

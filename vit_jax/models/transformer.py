@@ -18,7 +18,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .attention import attention_mask
@@ -97,7 +97,7 @@ class Encoder(nnx.Module):
         def call(block: EncoderBlock, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
             return block(x, mask, bias, keys=fold(keys, i), intermediates=intermediates)
 
-        x = self.blocks.through(x, call, intermediates, "encoder.")
+        x = self.blocks.apply_blocks(x, call, intermediates, "encoder.")
         x = x if self.norm is None else self.norm(x)
         return dropout(x, self.dropout, fold(keys, len(self.blocks)))
 
@@ -133,7 +133,7 @@ class Transformer(DecoderModel):
         self.add_target(c, dtype, param_dtype)
         state.draw(self, rngs, param_dtype)
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def __call__(
         self,
@@ -223,7 +223,7 @@ class Transformer(DecoderModel):
             return self.table
         return None if self.source is None or self.source.embedding is None else self.source.embedding[...]
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def encode(
         self,

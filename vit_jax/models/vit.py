@@ -22,7 +22,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .attention import Attention, AttentionPool, Leading, needs_even, with_hidden_token
@@ -218,7 +218,7 @@ class ViT(state.Network):
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
         return values
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def __call__(
         self, images: Array | np.ndarray, *, keys: Array | None = None, intermediates: Intermediates | None = None
@@ -274,7 +274,7 @@ class ViT(state.Network):
         known = [*self.config.captured(), "attention"]
         return capture(names, known, lambda wanted: self(images, intermediates=wanted))
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def encode(
         self, images: Array | np.ndarray, keys: Array | None = None, *, intermediates: Intermediates | None = None
@@ -306,7 +306,7 @@ class ViT(state.Network):
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
             return block(x, i, mask=mask, rotary=table, keys=fold(keys, 3 + i), intermediates=intermediates)
 
-        x = self.blocks.through(x, call, intermediates)  # for i, block in enumerate(blocks): x = call(block, x, i)
+        x = self.blocks.apply_blocks(x, call, intermediates)  # for i, block in enumerate(blocks): x = call(block, x, i)
         x = x if mask is None else x[:, :real]
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)

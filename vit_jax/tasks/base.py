@@ -98,7 +98,7 @@ class Task:
     # Arrays of the loss that are neither trained nor saved (nested if need be), such as a teacher's weights; empty
     # until `load_auxiliary`. The compiled step receives them as an argument, and they are here while it is traced. A
     # run stores their digest, and resumes only with the same arrays.
-    auxiliary: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
+    frozen_arrays: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
 
     unit: ClassVar[str] = "examples"  # what an example is called, in the plural; the log has {unit}_per_second
     auxiliary_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `auxiliary`, as `loss` does
@@ -194,7 +194,7 @@ class Task:
         """
         return {}
 
-    def load_auxiliary(self, teacher: Teacher | None, target: Target = HERE) -> Self:
+    def load_frozen_arrays(self, teacher: Teacher | None, target: Target = HERE) -> Self:
         """A copy of the task with `auxiliary` filled, or the task itself. Called for training and evaluation only.
 
         Args:

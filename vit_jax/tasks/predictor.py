@@ -155,7 +155,7 @@ class Predictor:
         """
         return inputs
 
-    def listed(self, inputs: Any) -> tuple[Any, bool]:
+    def as_list(self, inputs: Any) -> tuple[Any, bool]:
         """One or several inputs as a list.
 
         Returns:

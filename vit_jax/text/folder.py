@@ -43,7 +43,7 @@ from .contents import (
     vocabulary_of,
     with_config,
 )
-from .ids import check_range, stated_ids, token_text
+from .ids import check_range, special_ids, token_text
 from .languages import UNSTATED, Languages, Spoken
 from .older import OF_BYTES, OLDER, SOURCES, make_pieces
 from .pieces import PIECES, Pieces, end_words, open_pieces, set_template
@@ -150,7 +150,7 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
             tokens = {**tokens, "bos_token": tokens["pad_token"]}  # Marian begins with padding
         elif type(rows) is int and size < rows <= -(-size // MULTIPLE) * MULTIPLE:
             content["rows"] = rows
-        sides.append(stated_ids(model, tokens, number, where, alone))
+        sides.append(special_ids(model, tokens, number, where, alone))
     content |= {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
     return {**files, IDS: json.dumps(content, indent=1).encode()}
 

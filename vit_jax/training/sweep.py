@@ -33,7 +33,7 @@ from ..reports.comparison import gather, is_number
 from ..reports.tables import command_of
 from ..runs.check import check_name, check_run
 from ..runs.choice import same_identity
-from ..runs.mirror import check_dir, here, is_kept, is_written, join, kept_at
+from ..runs.mirror import check_dir, is_kept, is_written, join, kept_at, local_copy
 from ..runs.several import OLD_SWEEP, STUDY, is_run, members
 from ..runs.values import flat, with_fields
 from ..tasks.table import task_spec
@@ -238,7 +238,7 @@ def _folder_of_sweep(
     """The folder of a sweep, which is free or has this sweep already; of its runs one is looked at."""
     name = check_name(run.name or f"{preset}-sweep")
     check_dir(run.dir)
-    folder = Path(here(join(run.dir, name)))
+    folder = Path(local_copy(join(run.dir, name)))
     shown = show_path(folder)
     if is_run(folder) or members(folder):
         raise UserError(shown, "is a run and no sweep", WANTED)
@@ -324,7 +324,7 @@ def _train_trial(study: Study, trial: Trial, sweep: Sweep, steps_of: Steps) -> N
 def _check_unused(each: Sequence[RunConfig]) -> None:
     """Raise UserError where another process writes a run in a store, which has no locks."""
     for run in each:
-        if is_kept(run.dir) and is_written(Path(here(join(run.dir, run.name)))):
+        if is_kept(run.dir) and is_written(Path(local_copy(join(run.dir, run.name)))):
             raise UserError(
                 join(run.dir, run.name), "in use by another process", "wait for it, or choose another `name`"
             )
@@ -334,7 +334,7 @@ def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of
     """Train a run -> (how it ended, its value of the metric), or None: its trial is pruned."""
     from optuna.trial import TrialState
 
-    folder, summary = runs.Run(here(join(run.dir, run.name))), Summary()
+    folder, summary = runs.Run(local_copy(join(run.dir, run.name))), Summary()
     reported = set(study.get_trials()[trial.number].intermediate_values)
 
     def is_behind(rows: Iterable[Mapping[str, Any]]) -> bool:

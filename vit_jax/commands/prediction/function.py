@@ -157,7 +157,7 @@ def _predict_given(network: Predictor, inputs: Any, top: int, batch: int) -> Any
     """`predict` of images or vectors in memory."""
     classes = network.task.searching({}) is None
     said = network.predict(inputs, **({"top": top} if classes else {}), batch=batch)
-    single = network.listed(inputs)[1]
+    single = network.as_list(inputs)[1]
     pairs = [(0, said)] if single else [*enumerate(said)]
     return _shown(said if single else [*zip(inputs, said, strict=True)], pairs, network)
 

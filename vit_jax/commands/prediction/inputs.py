@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ...files.arriving import arriving_lines
 from ...files.lines import Line
+from ...files.remote_inputs import arriving_lines
 from ..share import Share
 from .sources import Note, Source, sources_of
 

@@ -18,13 +18,13 @@ from ...files.lines import quote, read_lines
 from ...files.reading import open_regular
 from ..base import Given, not_given
 from ..fetch.copies import copy_images
+from ..images.high_bit_depth import Range
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
 from ..images.sources.items import Items, halves
 from ..images.sources.sharded import examples_of
 from ..images.tree import Folder, Unused
-from ..images.wide import Range
 from ..shards.open import names_shards, open_samples
 from ..shards.samples import split_samples
 from .config import GIVEN, TABLE

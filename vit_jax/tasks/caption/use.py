@@ -69,9 +69,9 @@ class Describer(CaptionWriter, ImagePredictor):
     def __repr__(self) -> str:
         return f"Describer({describe_network(self.run.model)}; images {self.size}; {self.words})"
 
-    def listed(self, images: Any) -> tuple[list[Any], bool]:
+    def as_list(self, images: Any) -> tuple[list[Any], bool]:
         """(the images as a list, whether only one was given)."""
-        return ImagePredictor.listed(self, images)
+        return ImagePredictor.as_list(self, images)
 
     def write(self, several: Sequence[Any], first: int = 0) -> list[Any]:
         """The caption of each image."""
@@ -90,7 +90,7 @@ class Describer(CaptionWriter, ImagePredictor):
         Raises:
             UserError: an image cannot be used, or a name is unknown.
         """
-        several, one = self.listed(images)
+        several, one = self.as_list(images)
         return self.captured(self.inputs(several), names, one)
 
     @with_fixed_settings
@@ -119,7 +119,7 @@ class Describer(CaptionWriter, ImagePredictor):
         """
         self.check_explained(method, class_name)
         check_positive(steps=steps)
-        several, _ = self.listed(images)
+        several, _ = self.as_list(images)
         pixels = self.pixels(several)
         inputs = self.normalised(pixels)
         each = (explained(self.task, self.model, image, method, steps) for image in inputs)
@@ -177,7 +177,7 @@ class FeatureDescriber(CaptionWriter):
         width = self.model.config.memory_width
         return jnp.asarray(checked_vectors(vectors, width, "vectors"), self.model.dtype)[..., None, :]
 
-    def listed(self, vectors: Any) -> tuple[Any, bool]:
+    def as_list(self, vectors: Any) -> tuple[Any, bool]:
         """(the network's inputs [n, 1, C], whether only one was given)."""
         given = self.inputs(vectors)
         return (given[None], True) if given.ndim == 2 else (given, False)
@@ -193,7 +193,7 @@ class FeatureDescriber(CaptionWriter):
 
     def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Inner values of the network on vectors: vectors [C] -> {name: array [n, ...]}, or [...] of one vector."""
-        several, one = self.listed(vectors)
+        several, one = self.as_list(vectors)
         return self.captured(several, names, one)
 
 

@@ -13,13 +13,13 @@ from jax import Array
 
 from ...config.run import RunConfig
 from ...data.base import Given
-from ...data.other import Other
+from ...data.eval_data import Other
 from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
 from ...figures.attention import draw_cross_attention
 from ...figures.explanation import draw_explained_text
-from ...figures.kept import Section, keep_attention, keep_sections
+from ...figures.report_data import Section, keep_attention, keep_sections
 from ...files.terminal import printable
 from ...models.state import merge, split_model
 from ...models.transformer import Transformer

@@ -92,7 +92,7 @@ class Translator(Writer):
             out.append(ids)
         return out
 
-    def listed(self, texts: str | Iterable[str]) -> tuple[list[np.ndarray], bool]:
+    def as_list(self, texts: str | Iterable[str]) -> tuple[list[np.ndarray], bool]:
         """(the ids of each text, whether only one was given)."""
         return self.encoded(texts), isinstance(texts, str)
 
@@ -117,7 +117,7 @@ class Translator(Writer):
         """
         check_batch(batch)
         translator = self.searching(search)
-        several, one = translator.listed(texts)
+        several, one = translator.as_list(texts)
         translations = translator.write(several, batch=batch)
         return translations[0] if one else translations
 

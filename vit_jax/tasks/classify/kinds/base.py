@@ -178,7 +178,7 @@ class Kind:
 
     # Prediction.
 
-    def says(self, logits: np.ndarray, top: int) -> Said:
+    def top_k(self, logits: np.ndarray, top: int) -> Said:
         """What the logits of an image say.
 
         Args:

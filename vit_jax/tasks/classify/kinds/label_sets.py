@@ -14,7 +14,7 @@ from jax import Array
 
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
-from ....figures.kept import keep_sections
+from ....figures.report_data import keep_sections
 from ....scores.classes import no_numbers
 from ....scores.labels import over
 from ....scores.suspects import join_suspects, suspect_labels
@@ -166,7 +166,7 @@ class SetKind(Kind):
         """The probability of each label."""
         return np.asarray(jax.nn.sigmoid(logits / self.outputs.temperature))
 
-    def says(self, logits: np.ndarray, top: int) -> Said:
+    def top_k(self, logits: np.ndarray, top: int) -> Said:
         """The labels whose own probability is over their threshold, the most probable first; maybe none."""
         probabilities = self.values(logits)
         order, said = np.argsort(-probabilities, kind="stable"), over(probabilities, self.thresholds)

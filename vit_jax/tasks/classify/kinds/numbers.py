@@ -15,7 +15,7 @@ from jax import Array
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....errors import Field, UserError
-from ....figures.kept import keep_sections
+from ....figures.report_data import keep_sections
 from ...base import Batch
 from ..draw_sections import Plain, number_sections, worst_numbers
 from ..score_numbers import Estimated, score_numbers_of
@@ -124,6 +124,6 @@ class NumberKind(Kind):
             raise UserError(Field("class"), what, f"name the one to explain, such as {names[0]}")
         return np.zeros(len(logits), int)
 
-    def says(self, logits: np.ndarray, top: int) -> Said:
+    def top_k(self, logits: np.ndarray, top: int) -> Said:
         """Every number with its value, in their order."""
         return named(self.outputs.names, self.values(logits), range(len(self.outputs.names)))
