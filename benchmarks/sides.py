@@ -22,7 +22,6 @@ from vit_jax.config.network import NetworkConfig
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
-from vit_jax.machine.product_kinds import KINDS
 from vit_jax.models.sizes import sized_config
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
@@ -30,7 +29,6 @@ from vit_jax.presets.table import preset
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half
 SIDES = ("flax", "torch", "compile")  # besides ours
-OF_OURS = ("float32", *KINDS)  # ours in float32, and ours with products of one kind
 PRESETS = ("digits", "numbers")  # trained as they are
 NETS = ("48x4", "256x6", "256x24", "s16", "b16", "tiny", *t5_step.NETS, *PRESETS)
 
@@ -99,8 +97,8 @@ def build(run: RunConfig, side: str, nnx_jit: bool = False) -> Step:
     All sides have the same weights and batch. The sides x2, x3, ... are ours with so many steps by one call.
     """
     batch = data(run.model, run.batch)
-    if side in ("ours", *OF_OURS) or together(side) > 1:
-        return vit_jax_step(run, batch, together(side), side if side in KINDS else "")
+    if side in ("ours", "float32") or together(side) > 1:
+        return vit_jax_step(run, batch, together(side))
     if side == "flax":
         return flax_step(run, batch, nnx_jit)
     return torch_step(run, batch, side == "compile")
@@ -120,13 +118,10 @@ def weights(model: NetworkConfig) -> dict[str, Any]:
     return start(model, jax.random.key(0))
 
 
-def engine_of(run: RunConfig, batch: dict[str, Any], products: str = "") -> Any:
-    """The Engine of a run, as `vit_jax.train` sets it up, for data of the shape of a batch.
-
-    `products` is the kind that it has recorded, if any.
-    """
+def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
+    """The Engine of a run, as `vit_jax.train` sets it up, for data of the shape of a batch."""
     if run.task == "translate":
-        return t5_step.engine_of(run, products)
+        return t5_step.engine_of(run)
     import numpy as np
 
     from vit_jax.training.preflight import checked_arguments, preflight
@@ -137,12 +132,12 @@ def engine_of(run: RunConfig, batch: dict[str, Any], products: str = "") -> Any:
     run, given = checked_arguments(run, {"train": images, "validation": images, "test": images}, ())
     checked = preflight(run)
     backend.configure_jax(checked.division.devices)
-    return set_up(checked, open_data(run, given=given), **({"products": products} if products else {})).engine
+    return set_up(checked, open_data(run, given=given)).engine
 
 
-def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1, products: str = "") -> Step:
+def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
     """Ours on a batch."""
-    engine = engine_of(run, batch, products)  # before jax starts, which it configures
+    engine = engine_of(run, batch)  # before jax starts, which it configures
     return engine_step(engine, run, batch, count)
 
 

@@ -3,7 +3,6 @@
     python -m benchmarks.step [--nets 48x4,256x6,s16] [--sides flax,torch,compile] [--processes 3] [--rounds 8]
     python -m benchmarks.step --against OTHER-CHECKOUT
     python -m benchmarks.step --dtype bfloat16 --sides float32,torch,compile
-    python -m benchmarks.step --sides ynnpack,eigen,onednn      (with jaxlib 0.11 or later)
 
 ours     vit_jax: the compiled step as in training, with the metrics that it logs
 other    the same with the vit_jax and the benchmarks of OTHER-CHECKOUT
@@ -12,7 +11,6 @@ torch    the model of torch_ref, eager, which returns the loss alone; for t5-sma
 compile  the same under torch.compile
 x10      ours with ten steps by one call (--steps-per-dispatch 10), or another number; times are those of one step
 float32  ours in float32
-ynnpack  ours with this kind of products, whichever is fastest here (eigen, onednn: likewise)
 
 All others in the --dtype, PyTorch in bfloat16 by autocast. The nets digits and numbers are the presets as they are
 trained, with ours and other alone. Each side has a process of its own, with the settings of its own for threads and
@@ -44,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 
 from benchmarks import t5_step
 from benchmarks.machine import Cost, describe, heading, load, spread
-from benchmarks.sides import NETS, OF_OURS, PRESETS, SIDES, run_of, together
+from benchmarks.sides import NETS, PRESETS, SIDES, run_of, together
 from vit_jax.machine.mfu import step_flops
 
 HERE = Path(__file__).resolve().parents[1]
@@ -225,8 +223,7 @@ def main() -> None:
     parser.add_argument(
         "--sides",
         default="",
-        help=f"which of flax, torch, compile, xN, {', '.join(OF_OURS)}; empty: the installed of the first three, with "
-        "--against none",
+        help="which of flax, torch, compile, xN, float32; empty: the installed of the first three, with --against none",
     )
     parser.add_argument("--dtype", choices=list(NEAR), default="float32", help="compute_dtype of the run")
     parser.add_argument("--against", type=Path, metavar="PATH", help="another checkout of vit-jax to compare with")
@@ -247,7 +244,7 @@ def main() -> None:
     nets = o.nets.split(",")
     installed = SIDES if importlib.util.find_spec("torch") else SIDES[:1]
     o.sides = o.sides.split(",") if o.sides else [] if o.against else list(installed)
-    for name, words, known in (("--nets", nets, NETS), ("--sides", o.sides, (*SIDES, *OF_OURS))):
+    for name, words, known in (("--nets", nets, NETS), ("--sides", o.sides, (*SIDES, "float32"))):
         if unknown := {word for word in set(words) - set(known) if together(word) == 1}:
             parser.error(f"{name}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if o.against and not all((o.against / name).is_dir() for name in ("vit_jax", "benchmarks")):

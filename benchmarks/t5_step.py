@@ -57,10 +57,9 @@ def data(model: TransformerConfig, batch: int) -> dict[str, Any]:
     return {"source": side(LENGTH), "target": side(LENGTH - 1)}
 
 
-def engine_of(run: RunConfig, products: str = "") -> Any:
+def engine_of(run: RunConfig) -> Any:
     """The Engine of a run, as `vit_jax.train` sets it up, without its data and tokenizer."""
     backend.configure_jax(plan_division(run).devices)
-    from vit_jax.machine.product_kinds import choose_kind
     from vit_jax.models.build import definition
     from vit_jax.tasks.translate.learn import Translate
     from vit_jax.training.engine.engine import Engine
@@ -70,8 +69,7 @@ def engine_of(run: RunConfig, products: str = "") -> Any:
     side: Any = SimpleNamespace(ids=IDS)
     network = definition(run.model, run.compute_dtype, parameter_dtype(run))
     optimizer = Optimizer(run.optim, 1000, 1000, trainable_table(run))
-    products = choose_kind(run.compute_dtype, products)
-    return Engine(run, network, Translate(0.0, LENGTH, side, side), optimizer, products=products)
+    return Engine(run, network, Translate(0.0, LENGTH, side, side), optimizer)
 
 
 def torch_step(run: RunConfig, weights: Any, batch: dict[str, Any], compiled: bool) -> Callable[[], Any]:

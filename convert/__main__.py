@@ -57,7 +57,7 @@ def formats(arguments: argparse.Namespace) -> int:
     """List the layouts."""
     from .commands.formats import show
 
-    show(arguments.pairs)
+    show()
     return DONE
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.config.nearest import nearest
+from vit_jax.config.hints import nearest
 from vit_jax.errors import UserError
 
 from .operations import Arrays, Operation, Shape, Tie, Untied, contiguous, ghost, zeros

@@ -123,7 +123,7 @@ class Ink(Task):
     def load_auxiliary(self, teacher: Any, target: Any = None) -> Ink:
         return replace(self, auxiliary={"threshold": np.float32(self.threshold)})
 
-    def prepare(self, batch: Any, keys: Any, epoch: Any) -> Any:
+    def prepare(self, batch: Any, keys: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
         share = jax.vmap(lambda key: jax.random.uniform(key, dtype=jnp.float32))(fold(keys, 0))[:, None, None, None]
         image = batch["image"].astype(jnp.float32)

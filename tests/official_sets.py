@@ -31,7 +31,7 @@ def tar(members):
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive:
         for name, content in members.items():
             if isinstance(content, tarfile.TarInfo):
-                archive.addfile(content)
+                archive.fileobj.write(content.tobuf())  # addfile wants as many bytes as the header says
             else:
                 info = tarfile.TarInfo(name)
                 info.size = len(content)

@@ -36,13 +36,11 @@ ONE_HOT = np.eye(CLASSES)[LABELS]
 mix_compiled = jax.jit(mix_pairs, static_argnums=3)
 
 
-def mix(epoch=0, seed=0, images=IMAGES, **fields):
+def mix(seed=0, images=IMAGES, **fields):
     """(images, targets, the share that each image has of itself)."""
     config, keys = ImageAugment(**fields), jax.random.split(jax.random.key(seed), len(images))
     labels = jnp.asarray(LABELS[: len(images)])
-    got, targets = map(
-        np.asarray, mix_compiled(jnp.asarray(images), jax.nn.one_hot(labels, CLASSES), keys, config, epoch)
-    )
+    got, targets = map(np.asarray, mix_compiled(jnp.asarray(images), jax.nn.one_hot(labels, CLASSES), keys, config))
     other = ONE_HOT[np.arange(len(images)) ^ 1]
     own = ONE_HOT[: len(images)]
     different = (own != other).any(1)
@@ -94,28 +92,21 @@ def test_cutmix_pastes_one_rectangle_of_the_partner_into_both_of_a_pair():
     assert foreign.any(2).sum(1).max() == foreign.any(1).sum(1).max() == 8
 
 
-def test_a_pair_takes_one_of_both_and_with_a_chance_none():
-    got, _, share = mix(mixup=1.0, cutmix=1.0, mix_chance=0.6, mix_switch=0.25)
+def test_a_pair_takes_one_of_both_each_as_often():
+    got, _, share = mix(mixup=1.0, cutmix=1.0)
     foreign = got != IMAGES
     cut = foreign.any((1, 2, 3)) & (np.round(got) == got).all((1, 2, 3))
     untouched = share[~np.isnan(share)] == 1
-    assert abs(untouched.mean() - 0.4) < 0.08  # and a few rectangles outside the image
-    assert abs(cut.sum() / foreign.any((1, 2, 3)).sum() - 0.25) < 0.08
-
-
-def test_mixing_ends_with_its_epoch():
-    for epoch, done in ((0, True), (2, True), (3, False), (9, False)):
-        got, targets, _ = mix(epoch=jnp.int32(epoch), mixup=0.8, cutmix=1.0, mix_off=3)
-        assert (got != IMAGES).any() == done and got.dtype == np.float32
-        assert (targets != ONE_HOT).any() == done
+    assert untouched.mean() < 0.05  # a few rectangles are outside the image
+    assert abs(cut.sum() / foreign.any((1, 2, 3)).sum() - 0.5) < 0.08
 
 
 def test_draws_are_of_the_pairs_own_key():
     """A pair is mixed alike whatever else is in the batch."""
     keys = jax.random.split(jax.random.key(4), BATCH)
     config = ImageAugment(mixup=0.8, cutmix=1.0)
-    whole = mix_compiled(jnp.asarray(IMAGES), ONE_HOT, keys, config, 0)
-    part = mix_compiled(jnp.asarray(IMAGES[40:60]), ONE_HOT[40:60], keys[40:60], config, 0)
+    whole = mix_compiled(jnp.asarray(IMAGES), ONE_HOT, keys, config)
+    part = mix_compiled(jnp.asarray(IMAGES[40:60]), ONE_HOT[40:60], keys[40:60], config)
     for a, b in zip(whole, part, strict=True):
         np.testing.assert_array_equal(a[40:60], b)
 

@@ -11,10 +11,11 @@ import pytest
 
 from tests.test_stack import METADATA, RUNS, VIT, batch_of
 from vit_jax.config.trees import unflatten
-from vit_jax.machine import bfloat16
+from vit_jax.machine import backend
 from vit_jax.machine.targets import HERE, read_target
+from vit_jax.models import rounded as in_bfloat16
 from vit_jax.models.build import definition
-from vit_jax.models.layers import rounded_product
+from vit_jax.models.rounded import rounded_product
 from vit_jax.models.stack import POLICIES, as_chosen
 from vit_jax.models.state import merge
 from vit_jax.presets.table import preset
@@ -24,6 +25,7 @@ from vit_jax.training.preflight import preflight
 from vit_jax.training.resume import compare_environments
 from vit_jax.training.setup import open_data, set_up
 
+H100 = read_target("h100")
 VIT_TREE = unflatten({name: np.zeros(shape, np.float32) for name, shape in VIT.shapes().items()})
 A, B, C = (
     np.random.default_rng(i).normal(size=s).astype(np.float32) for i, s in enumerate([(5, 7), (7, 3), (2, 5, 7)])
@@ -37,7 +39,7 @@ def rounded(x):
 
 @pytest.fixture(params=[True, False], ids=["with instructions", "without"])
 def fast(request, monkeypatch):
-    monkeypatch.setattr(bfloat16, "has_instructions", lambda: request.param)
+    monkeypatch.setattr(in_bfloat16, "has_instructions", lambda: request.param)
     return request.param
 
 
@@ -58,14 +60,14 @@ def test_a_cpu_is_known_by_its_flags(name, tmp_path, monkeypatch):
     text, expected = CPUS[name]
     if text is not None:
         (tmp_path / "cpuinfo").write_bytes(text.encode("utf-8", "surrogateescape"))
-    flags = bfloat16.cpu_flags(tmp_path / "cpuinfo")
-    monkeypatch.setattr(bfloat16, "cpu_flags", lambda: flags)
-    assert bfloat16.has_instructions() is expected
+    flags = in_bfloat16.cpu_flags(tmp_path / "cpuinfo")
+    monkeypatch.setattr(in_bfloat16, "cpu_flags", lambda: flags)
+    assert in_bfloat16.has_instructions() is expected
 
 
 def test_only_bfloat16_on_a_cpu_with_the_instructions_is_computed_otherwise(fast):
-    for dtype, target in (("float32", HERE), ("float64", HERE), ("bfloat16", read_target("h100"))):
-        assert not bfloat16.rounds_factors(dtype, target)
+    for dtype, target in (("float32", HERE), ("float64", HERE), ("bfloat16", H100)):
+        assert not in_bfloat16.rounds_factors(dtype, target)
         assert definition(VIT, dtype, "float32", target) == definition(VIT, dtype, "float32", read_target("v5e:2x2"))
     network = merge(definition(VIT, "bfloat16"), VIT_TREE)
     assert (network.dtype, network.blocks[0].mlp.fc1.rounded) == (np.dtype("float32" if fast else "bfloat16"), fast)
@@ -116,7 +118,7 @@ def little_optimized():
 
 @pytest.mark.parametrize("name", ["ViT", "Transformer"])
 def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(name, monkeypatch, little_optimized):
-    monkeypatch.setattr(bfloat16, "has_instructions", lambda: True)
+    monkeypatch.setattr(in_bfloat16, "has_instructions", lambda: True)
     run, keys = replace(RUNS[name], scan=name == "Transformer"), jax.random.split(jax.random.key(1), 8)
     task, draw = task_of(run, METADATA), np.random.default_rng(0)
     tree = {n: draw.normal(n.endswith("scale"), 0.3, shape) for n, shape in run.model.shapes().items()}
@@ -126,7 +128,7 @@ def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(n
 
         def loss(tree):
             network = as_chosen(merge(made, tree), run)
-            batch = task.prepare(batch_of(run, 0), keys, jnp.int32(0))
+            batch = task.prepare(batch_of(run, 0), keys)
             return task.loss(network, batch, keys, task.denominator(batch))[0]
 
         weights = unflatten({n: jnp.asarray(x, parameters) for n, x in tree.items()})
@@ -165,7 +167,7 @@ def test_a_run_says_what_is_rounded_and_one_that_goes_on_elsewhere_is_told(fast,
         announce(setup)
         environments[dtype] = setup.environment
         told = f"{dtype} in factors of linear layers" if fast and dtype == "bfloat16" else dtype
-        assert re.search(rf"^device .*, {told}(, products by [a-z]+)?(; .*)?$", capsys.readouterr().out, re.MULTILINE)
+        assert re.search(rf"^device .*, {told}(; .*)?$", capsys.readouterr().out, re.MULTILINE)
     one, other = environments["float32"], environments["bfloat16"]
     for now, then, note in (
         (one, other, "bfloat16 factors of linear layers -> \n"),
@@ -174,3 +176,12 @@ def test_a_run_says_what_is_rounded_and_one_that_goes_on_elsewhere_is_told(fast,
     ):
         compare_environments(now, then)
         assert capsys.readouterr().out.endswith(note if fast else "") and (fast or one == other)
+    for kind, note in (("ynnpack", ""), ("eigen", "products eigen -> ynnpack\n")):  # of earlier versions
+        compare_environments(one, {**one, "products": kind})
+        assert capsys.readouterr().out.partition("because of: ")[2] == note
+
+
+def test_a_step_in_bfloat16_is_not_multiplied_by_eigen(fast, monkeypatch):
+    monkeypatch.setattr(backend, "_eigen", True)
+    assert backend.few_rows() and in_bfloat16.options("float32") == in_bfloat16.options("bfloat16", H100) == {}
+    assert in_bfloat16.options("bfloat16") == (backend.few_rows() if fast else {})

@@ -191,7 +191,7 @@ def test_the_teacher_sees_the_augmented_image_resized_as_pillow_does(kernel, siz
                         trim=[trim, 0])  # fmt: skip
     images = np.random.default_rng(2).integers(90, 166, (6, 12, 12, 3)).astype(np.uint8)  # nothing to clip
     task = replace(taught(a_run(), teacher), augment=ImageAugment(flip=True))
-    prepared = np.asarray(task.prepare({"image": images}, KEYS, 0)["image"])
+    prepared = np.asarray(task.prepare({"image": images}, KEYS)["image"])
     assert (prepared != images).any()
     task.teacher_logits(prepared)
     pixels = (np.asarray(seen[0]) * STD + MEAN) * 255

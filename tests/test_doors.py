@@ -30,7 +30,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
-from vit_jax.machine.bfloat16 import rounds_factors
+from vit_jax.models.rounded import rounds_factors
 from vit_jax.presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs.values import flat, from_dict, to_dict

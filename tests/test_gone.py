@@ -13,6 +13,8 @@ from vit_jax.runs.values import from_dict, to_dict, with_fields
 @pytest.mark.parametrize("name, value, said", [
     ("data.lanes", 4, "one reader; to mix more of their images, give a greater data.window"),
     ("data.disk_cache", 2.0, "copy the shards here"),
+    ("augment.mix_switch", 0.3, "with both each pair takes one of the two"),
+    ("optim.base_momentum", 0.8, "it is 0.85, as PyTorch's"),
 ])  # fmt: skip
 def test_a_field_that_is_gone_says_what_takes_its_place(name, value, said):
     with pytest.raises(UserError, match=f"{name} is no field: .*{said}"):
@@ -28,7 +30,13 @@ def test_a_command_that_is_gone_says_what_takes_its_place(command, said, monkeyp
 
 
 @pytest.mark.parametrize(
-    "part, name, same, other", [("data", "lanes", (0, 1), 8), ("data", "disk_cache", (0.0, 2.5), None)]
+    "part, name, same, other",
+    [
+        ("data", "lanes", (0, 1), 8),
+        ("data", "disk_cache", (0.0, 2.5), None),
+        ("augment", "mix_off", (0,), 3),
+        ("optim", "final_div_factor", (10_000, 1e4), 100.0),
+    ],
 )
 def test_a_config_with_a_field_that_is_gone_is_read_where_the_run_is_the_same_without_it(part, name, same, other):
     run = a_run("digits")

@@ -18,7 +18,7 @@ ROOMS = [
     *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "explain", "figures"),
     *("tasks", "runs", "presets", "reports", "weights", "training", "commands"),
 ]
-ORDER = ["errors", *ROOMS, "train", "evaluate", "predict", "hiding", "__main__"]  # with the files at the root
+ORDER = ["errors", *ROOMS, "train", "evaluate", "predict", "__main__"]  # with the files at the root
 MOST_FILES = 20  # in a room, without those in its folders
 # What the configs and specs of networks, data and tasks are; help, presets, runs and convert read them.
 SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config|augmentation\.config"

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
-from tests.parity.libraries import load
+from convert.verify.libraries import load
 from vit_jax.commands.evaluate import command as evaluate_command
 from vit_jax.errors import UserError
 from vit_jax.tasks.predictor import Predictor

@@ -112,7 +112,7 @@ def test_images_are_augmented_by_options_or_by_a_config():
 @pytest.mark.parametrize("options", [{"cutmix": 1.0}, {"mixup": 0.5}, {}])
 def test_with_labels_images_are_mixed_and_targets_given(options):
     images, targets = vit_jax.augment(IMAGES, KEYS, labels=LABELS, classes=3, **options)
-    same = mix_pairs(jnp.asarray(IMAGES), jax.nn.one_hot(LABELS, 3), fold(KEYS, 5), ImageAugment(**options), 0)
+    same = mix_pairs(jnp.asarray(IMAGES), jax.nn.one_hot(LABELS, 3), fold(KEYS, 5), ImageAugment(**options))
     assert targets.shape == (4, 3) and (np.asarray(images) == same[0]).all() and (targets == same[1]).all()
     if not options:
         assert (images == IMAGES).all() and (targets == np.eye(3)[LABELS]).all()

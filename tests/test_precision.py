@@ -7,7 +7,6 @@ import re
 import typing
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -63,12 +62,8 @@ def test_a_float64_run_leaves_the_process_as_it_found_it(losses):
 
 # Each way of drawing that augmentation has; `test_every_field_is_tried` fails where one is missing.
 DRAWN = {
-    "padded crop, mixing": dict(
-        crop_padding=2, flip=True, erase=0.5, mixup=0.8, cutmix=0.8, mix_chance=0.9, mix_switch=0.4, mix_off=2
-    ),
-    "resized crop, policy": dict(
-        scale=(0.2, 0.9), ratio=(0.5, 1.0), policy="randaugment", layers=1, magnitude=5.0, magnitude_std=1.0
-    ),
+    "padded crop, mixing": dict(crop_padding=2, flip=True, erase=0.5, mixup=0.8, cutmix=0.8),
+    "resized crop, policy": dict(scale=(0.2, 0.9), ratio=(0.5, 1.0), policy="randaugment", layers=1, magnitude=5.0),
 }
 # The fields of ImageAugment that draw nothing.
 FIXED = {"normalize", "mean", "std", "repeats", "with_numbers"}
@@ -109,7 +104,7 @@ def test_what_is_drawn_does_not_depend_on_enable_x64(name):
     images = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 1)).astype(np.uint8)
     batch = {"image": images, "label": np.arange(64, dtype=np.int32) % 10}
     keys = jax.random.split(jax.random.key(1), 64)
-    narrow, wide = in_both(lambda batch, keys: task.prepare(batch, keys, jnp.int32(0)), batch, keys)
+    narrow, wide = in_both(lambda batch, keys: task.prepare(batch, keys), batch, keys)
     assert (narrow["image"] != images).any((1, 2, 3)).sum() > 20
     same(narrow, wide)
 
@@ -127,7 +122,7 @@ def test_parts_of_a_batch_are_announced_where_there_are_several(capsys):
     for accumulate, told in ((1, ""), (2, "; each computes its share of a batch in 2 parts")):
         run = dataclasses.replace(preset("digits").run, accumulate=accumulate)
         announce(set_up(preflight(run), open_data(run)))
-        assert re.search(rf"float32(, products by [a-z]+)?{told}\nversions", capsys.readouterr().out)
+        assert re.search(rf"float32{told}\nversions", capsys.readouterr().out)
 
 
 def test_memory_is_counted_in_the_parameters_dtype(capsys):

@@ -47,15 +47,6 @@ def test_a_file_that_hides_vit_jax_is_named(tmp_path):
     assert (done.returncode, done.stderr) == (2, f"vit-jax: error: {tmp_path / 'vit_jax.py'}: {says}")
 
 
-@pytest.mark.parametrize("name", ["random", "json", "numpy"])
-def test_a_file_that_hides_a_module_of_pythons_is_named(name, tmp_path):
-    (tmp_path / f"{name}.py").write_text("")
-    words = [sys.executable, "-m", "vit_jax", "train", "--help"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    says = "hides the module of this name; rename it, or start in another folder\n"
-    assert (done.returncode, done.stderr) == (2, f"vit-jax: error: {tmp_path / name}.py: {says}")
-
-
 def test_a_terminal_that_is_closed_ends_nothing_under_nohup():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -39,9 +39,9 @@ FIELDS = {
         "seed": ((-1, 2**32), (0, 2**32 - 1)),
     },
     OptimConfig: {
-        "lr muon_lr div_factor final_div_factor": POSITIVE,
+        "lr muon_lr div_factor": POSITIVE,
         "weight_decay clip warmup warmup_steps final eps freeze_epochs": AMOUNT,
-        "momentum muon_momentum beta1 beta2 lion_beta2 base_momentum max_momentum pct_start": RATE,
+        "momentum muon_momentum beta1 beta2 lion_beta2 pct_start": RATE,
         "layer_decay": SHARE,
     },
     LoraConfig: {"rank": AMOUNT, "alpha": POSITIVE},
@@ -56,7 +56,7 @@ FIELDS = {
     },
     CaptionData: {"drawn": COUNT, "length": LENGTH},
     FeatureData: {"validation test": RATE, "length": LENGTH},
-    SentenceData: {"lengths": LENGTH, "corrupt_rate": ((0.0, 1.0), (0.01, 0.99)), "corrupt_length": ((0.9,), (1.0,))},
+    SentenceData: {"lengths": LENGTH, "corrupt_length": ((0.9,), (1.0,))},
     SearchFlags: {
         "beam": ((0, 1001), (1, 1000)),
         "min_length max_length no_repeat_ngram": ((-1, 100_001), (0, 100_000)),
@@ -91,8 +91,8 @@ FIELDS = {
     ResNetConfig: {"image channels classes width hidden groups": COUNT, "stages": BLOCKS},
     CaptionerConfig: {"memory_width": COUNT},
     ImageAugment: {
-        "crop_padding mixup cutmix magnitude_std mix_off": AMOUNT,
-        "erase mix_chance mix_switch": CHANCE,
+        "crop_padding mixup cutmix": AMOUNT,
+        "erase": CHANCE,
         "layers repeats": COUNT,
         "magnitude": ((-0.1, 10.1), (0.0, 10.0)),
         "scale": SHARE,

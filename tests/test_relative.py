@@ -51,7 +51,7 @@ def test_buckets_are_those_of_exact_arithmetic(buckets, far, causal):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_buckets_are_those_of_transformers(causal):
-    from tests.parity.libraries import load
+    from convert.verify.libraries import load
 
     pytest.importorskip("transformers")
     torch, t5 = pytest.importorskip("torch"), load("transformers").models.t5.modeling_t5

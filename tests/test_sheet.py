@@ -39,7 +39,7 @@ def test_the_views_are_those_that_the_training_step_would_see():
     run = dataclasses.replace(run, model=dataclasses.replace(run.model, classes=10))
     task = task_of(run, dataset.metadata())
     batch = {"image": sheet.originals, "label": jnp.asarray([int(label) for label in sheet.labels])}
-    prepare = jax.jit(lambda step: task.prepare(batch, example_keys(5, step, jnp.arange(6)), 0))
+    prepare = jax.jit(lambda step: task.prepare(batch, example_keys(5, step, jnp.arange(6))))
     for step in range(2):
         seen = prepare(jnp.int32(step))
         assert np.abs(np.asarray(seen["image"]) - sheet.views[:, step]).max() <= 0.51

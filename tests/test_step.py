@@ -87,7 +87,7 @@ class Regression:
 
     auxiliary, auxiliary_in_outputs = {}, False
 
-    def prepare(self, batch, keys, epoch):
+    def prepare(self, batch, keys):
         return batch
 
     def denominator(self, batch):
@@ -345,7 +345,7 @@ def test_training_sees_augmented_images_and_evaluation_does_not():
     classify = task_of(run, {"preprocess": {"mean": [0.5], "std": [0.25]}})
     keys = jax.random.split(jax.random.key(0), 4)
     with jax.enable_x64(True):
-        classify.loss(Watch(LOGITS), classify.prepare(batch, keys, 0), keys)
+        classify.loss(Watch(LOGITS), classify.prepare(batch, keys), keys)
         classify.outputs(Watch(LOGITS), batch)
     (training, with_keys), (evaluation, with_none) = seen
     assert with_keys and not with_none
@@ -378,9 +378,7 @@ NOISY = RunConfig(
         head_dropout=0.1,
     ),
     data=ImageData(),
-    augment=ImageAugment(
-        crop_padding=2, flip=True, policy="randaugment", layers=1, erase=0.3, mixup=0.8, cutmix=1.0, mix_off=1
-    ),
+    augment=ImageAugment(crop_padding=2, flip=True, policy="randaugment", layers=1, erase=0.3, mixup=0.8, cutmix=1.0),
     optim=OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, clip=1.0, schedule="one_cycle", cycle_momentum=True),
     loss=LossConfig(label_smoothing=0.1),
     batch=16,

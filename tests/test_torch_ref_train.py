@@ -202,7 +202,7 @@ SCHEDULES = {
     "cosine": dict(schedule="cosine", warmup=1.0, final=0.1),
     "cosine from the start": dict(schedule="cosine"),
     "inverse_sqrt": dict(schedule="inverse_sqrt", warmup=0.5),
-    "one_cycle": dict(schedule="one_cycle", pct_start=0.2, div_factor=10.0, final_div_factor=100.0),
+    "one_cycle": dict(schedule="one_cycle", pct_start=0.2, div_factor=10.0),
 }
 
 

@@ -143,10 +143,7 @@ def make_schedule(optimizer: Optimizer, c: OptimConfig, steps: int, epoch: int, 
             total_steps=steps,
             pct_start=c.pct_start,
             div_factor=c.div_factor,
-            final_div_factor=c.final_div_factor,
             cycle_momentum=c.cycle_momentum,
-            base_momentum=c.base_momentum,
-            max_momentum=c.max_momentum,
             last_epoch=done - 1,
         )
     warmup = c.warmup_steps or round(c.warmup * epoch)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit_jax.config.nearest import nearest
+from vit_jax.config.hints import nearest
 from vit_jax.config.run import LossConfig, RunConfig
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.captions.features_config import FeatureData

@@ -9,7 +9,7 @@ import typing
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config.nearest import nearest
+from vit_jax.config.hints import nearest
 from vit_jax.errors import UserError
 
 from .step import Adaptation

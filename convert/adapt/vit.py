@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config.fields import Size, pair
-from vit_jax.config.nearest import nearest
+from vit_jax.config.hints import nearest
 from vit_jax.config.outputs import UNSTATED
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig

@@ -119,7 +119,6 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
     )
     add = out.add_argument
     if command == "formats":
-        add("--pairs", action="store_true", help="why each pair of layouts without a common network has none")
         return out
     if command == "verify":
         add("a", metavar="A", help=SOURCE)

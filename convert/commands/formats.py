@@ -39,7 +39,7 @@ def pairs() -> dict[tuple[str, str], str]:
     return out
 
 
-def show(reasons: bool) -> None:
+def show() -> None:
     """Print the layouts, which of them hold common networks, what --adapt can do, and what is refused by name."""
     found, wide = pairs(), max(map(len, LAYOUTS))
     for network in NETWORKS.values():
@@ -53,12 +53,7 @@ def show(reasons: bool) -> None:
     print(
         wrap(f"x: a network fits both ({len(joined)} of {len(found)} ordered pairs of layouts); {_separate(found)}.", 0)
     )
-    if reasons:
-        for (a, b), why in found.items():
-            if why and why != "other networks" and a < b:
-                print(wrap(f"  {a} | {b}: {why}", 6))
-    else:
-        print("--pairs says why for each.")
+    print("What stands in the way of the others, a conversion between them says.")
     print("\n" + wrap(COLUMNS, 0))
     _show_beside()
 

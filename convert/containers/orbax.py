@@ -45,7 +45,8 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 def items(folder: Folder) -> list[str]:
     """The names of the items with arrays in a step's folder, sorted."""
-    return sorted(p.parent.name for p in folder.glob(f"*/{METADATA}") if TEMPORARY not in p.parent.name)
+    found = (p.name for p in folder.glob("*") if os.path.lexists(p / METADATA))  # a broken link is refused on reading
+    return sorted(name for name in found if TEMPORARY not in name)
 
 
 def steps(folder: Folder) -> list[int]:

@@ -20,7 +20,7 @@ from vit_jax.files.digests import array_digest, with_digest
 from vit_jax.files.metrics import NO_LOG
 from vit_jax.files.terminal import print_note
 from vit_jax.runs import Run, read_files, record_of
-from vit_jax.runs.calibration import with_calibration
+from vit_jax.runs.folder import with_calibration
 from vit_jax.runs.record import own_schedule
 from vit_jax.runs.values import from_dict
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from vit_jax.config.dotted import replace_fields, value_at
 from vit_jax.config.fields import pair
-from vit_jax.config.nearest import nearest
+from vit_jax.config.hints import nearest
 from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import UserError
 from vit_jax.models.networks import NETWORKS

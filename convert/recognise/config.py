@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from vit_jax.config.dotted import leaves, replace_fields, value_at
 from vit_jax.config.flags import describe_type
-from vit_jax.config.nearest import nearest
+from vit_jax.config.hints import nearest
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError, about
 from vit_jax.runs.values import from_dict

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vit_jax.config.dotted import value_at
-from vit_jax.config.nearest import nearest
+from vit_jax.config.hints import nearest
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.runs.values import from_dict

@@ -127,7 +127,7 @@ def compiled(c: Config, dtype: str) -> Any:
 
     def gradients(tree: Any, batch: Any) -> Any:
         keys = fold(jax.random.split(jax.random.key(0), 4), 0)  # of dropout, which is off
-        prepared = engine.task.prepare(batch, keys, 0)
+        prepared = engine.task.prepare(batch, keys)
         return engine.gradients(engine.task, tree, prepared, keys, engine.task.denominator(batch))
 
     return jax.jit(gradients)

@@ -30,7 +30,6 @@ def augment(
     *,
     labels: Array,
     classes: int = 0,
-    epoch: Array | int = 0,
     **options: Any,
 ) -> tuple[Array, Array]: ...
 
@@ -49,7 +48,6 @@ def augment(
     *,
     labels: Array | None = None,
     classes: int = 0,
-    epoch: Array | int = 0,
     **options: Any,
 ) -> Array | tuple[Array, Array]:
     """Training images, augmented on the device, a whole batch at a time; to be called inside jit.
@@ -64,7 +62,6 @@ def augment(
             not applied here.
         labels: where images are mixed, which needs an even B: int [B], or targets, float32 [B, K], NaN where unknown.
         classes: K, with labels [B].
-        epoch: the number of this epoch, from 0, for `mix_off`.
         options: fields of ImageAugment, which replace those of `config`: crop_padding, flip, policy, mixup, ...;
             `python -m vit_jax.train digits --help` explains them as --augment.flip and so on.
 
@@ -89,7 +86,7 @@ def augment(
     if labels is None:
         return images
     targets = jax.nn.one_hot(labels, classes, dtype=jnp.float32) if labels.ndim == 1 else labels
-    return mix_pairs(images, targets, fold(keys, 5), c, epoch)
+    return mix_pairs(images, targets, fold(keys, 5), c)
 
 
 def _check(images: Array, keys: Array, c: ImageAugment, labels: Array | None, classes: int) -> None:

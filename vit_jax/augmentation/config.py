@@ -33,8 +33,9 @@ class ImageAugment(AugmentConfig):
         "torchvision, 3-Augment as in DeiT III",
     )
     layers: int = identity(2, "randaugment: operations one after the other, each done with probability 1/2", at_least=1)
-    magnitude: float = identity(9.0, "randaugment: mean strength of an operation", at_least=0, at_most=10)
-    magnitude_std: float = identity(0.5, "randaugment: standard deviation of the strength", at_least=0)
+    magnitude: float = identity(
+        9.0, "randaugment: mean strength of an operation, with standard deviation 0.5", at_least=0, at_most=10
+    )
     erase: float = identity(
         0.0, "chance that a rectangle of an image, 2 to 33 % of it, is replaced by noise", at_least=0, at_most=1
     )
@@ -43,14 +44,10 @@ class ImageAugment(AugmentConfig):
     )
     cutmix: float = identity(
         0.0,
-        "paste a rectangle of its neighbour into an image, and mix the targets; area from Beta(a, a); 0: off",
+        "paste a rectangle of its neighbour into an image, and mix the targets; area from Beta(a, a); with mixup each "
+        "pair takes one of the two; 0: off",
         at_least=0,
     )
-    mix_chance: float = identity(1.0, "mixup, cutmix: chance that a pair is mixed", at_least=0, at_most=1)
-    mix_switch: float = identity(
-        0.5, "with both mixup and cutmix: chance that a mixed pair takes cutmix", at_least=0, at_most=1
-    )
-    mix_off: int = identity(0, "mixup, cutmix: mix in this many first epochs only; 0: in all", at_least=0)
     repeats: int = identity(
         1,
         "copies of an image in a batch, each augmented by itself; an epoch has as many steps as without, and so takes "
@@ -128,10 +125,8 @@ def check_augment(c: ImageAugment, channels: int, batch: int) -> None:
 
 def _check_unused(c: ImageAugment) -> None:
     on = {
-        **dict.fromkeys(("layers", "magnitude", "magnitude_std"), (c.policy == "randaugment", "policy to randaugment")),
+        **dict.fromkeys(("layers", "magnitude"), (c.policy == "randaugment", "policy to randaugment")),
         "ratio": (c.scale != (1, 1), "scale"),
-        **dict.fromkeys(("mix_chance", "mix_off"), (c.mixes, "mixup or cutmix")),
-        "mix_switch": (bool(c.mixup and c.cutmix), "both mixup and cutmix"),
     }
     for name, (used, what) in on.items():
         if not used and getattr(c, name) != getattr(ImageAugment, name):

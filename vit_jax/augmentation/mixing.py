@@ -18,26 +18,20 @@ from .config import ImageAugment
 QUANTILES = 4096  # of a distribution: so many values, all as likely
 
 
-def mix_pairs(
-    images: Array, targets: Array, keys: Array, config: ImageAugment, epoch: Array | int
-) -> tuple[Array, Array]:
+def mix_pairs(images: Array, targets: Array, keys: Array, config: ImageAugment) -> tuple[Array, Array]:
     """Pairs of neighbours that are mixed, with their targets: images uint8 [B, h, w, C], targets float32 [B, K], keys
     PRNG keys [B].
 
-    With probability `mix_chance` a pair is mixed: by CutMix (Yun et al. 2019, arXiv 1905.04899) or by mixup (Zhang et
-    al. 2018, arXiv 1710.09412), with `mix_switch` as the probability of CutMix where both are on. From epoch `mix_off`
-    (if it is not 0) none is. The share is drawn from Beta(a, a) with a = `cutmix` or `mixup`.
+    By CutMix (Yun et al. 2019, arXiv 1905.04899) or by mixup (Zhang et al. 2018, arXiv 1710.09412), each as likely
+    where both are on. The share is drawn from Beta(a, a) with a = `cutmix` or `mixup`.
     """
     b, h, w = images.shape[:3]
     pairs = jnp.repeat(keys[::2], 2, axis=0)
     draws = jax.vmap(lambda key: jax.random.uniform(key, (5,), jnp.float32))(pairs)  # [B, 5]
-    done, switch, y, x, share = draws.T
-    active = done < config.mix_chance
-    if config.mix_off:
-        active &= jnp.asarray(epoch) < config.mix_off
-    cut = switch < config.mix_switch if config.mixup and config.cutmix else jnp.full(b, bool(config.cutmix))
-    own = jnp.where(active, jnp.where(cut, 1.0, _share(share, config.mixup)), 1.0)  # of mixup, float32 [B]
-    inside = _rectangle(y, x, _share(share, config.cutmix), h, w) & (active & cut)[:, None, None]  # [B, h, w]
+    _, switch, y, x, share = draws.T
+    cut = switch < 0.5 if config.mixup and config.cutmix else jnp.full(b, bool(config.cutmix))
+    own = jnp.where(cut, 1.0, _share(share, config.mixup))  # of mixup, float32 [B]
+    inside = _rectangle(y, x, _share(share, config.cutmix), h, w) & cut[:, None, None]  # [B, h, w]
 
     def partner(array: Array) -> Array:
         return array.reshape(b // 2, 2, *array.shape[1:])[:, ::-1].reshape(array.shape)

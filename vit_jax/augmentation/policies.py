@@ -79,6 +79,9 @@ def _sign(uniform: Array) -> Array:
 # ------------------------------------------------------------------------------------- RandAugment
 
 
+STRENGTH_STD = 0.5  # of the strength of an operation
+
+
 def rand_augment_rows(h: int, w: int) -> tuple[Row, ...]:
     """timm's operations of "increasing" strength."""
     return (
@@ -97,7 +100,7 @@ def _rand_augment(keys: Array, config: ImageAugment, h: int, w: int) -> Iterator
         of_layer = fold(keys, layer)
         which, done, sign = _uniform(fold(of_layer, 0), 3).T
         normal = jax.vmap(lambda key: jax.random.normal(key, (), jnp.float32))(fold(of_layer, 1))
-        level = jnp.clip((config.magnitude + config.magnitude_std * normal) / 10, 0, 1)
+        level = jnp.clip((config.magnitude + STRENGTH_STD * normal) / 10, 0, 1)
         drawn = _values(rows, _one_of(which, len(rows)), level, _sign(sign))
         yield Drawn(jnp.where(done < 0.5, drawn.operation, NUMBER["identity"]), drawn.value)
 

@@ -7,7 +7,7 @@ import sys
 
 from ..config.flags import show_word
 from ..config.gone import instead_of
-from ..config.nearest import nearest
+from ..config.hints import nearest
 from ..errors import UserError
 from ..files.terminal import run_command, version
 

@@ -25,8 +25,7 @@ from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.languages import Spoken
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
-from .selection import table_fields
-from .unreadable import flag_advised
+from .selection import flag_advised, table_fields
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -101,8 +100,8 @@ def evaluate(
         table: of a source csv:FILE: its labels, separator, file_column or split_column, where they are others than in
             training and no columns are called as the network's outputs.
         share: I/N, such as "3/16": measure this fixed share of the examples, while others measure the others.
-        outputs: of a share: the .npz file, a new one, that what the network gives of it is written to; `vit-jax join`
-            joins those of all shares.
+        outputs: of a share: the .npz file that what the network gives of it is written to; `vit-jax join` joins those
+            of all shares.
         joined: compute nothing, and measure the outputs in this file of `vit-jax join`, as if they were computed here.
         search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
@@ -135,6 +134,7 @@ def evaluate(
         bootstrap=bootstrap,
         share=share,
         outputs=os.fspath(outputs),
+        force=True,
         joined=os.fspath(joined),
         skip_unreadable=skip_unreadable,
         data=other,

@@ -18,9 +18,8 @@ from ..machine import backend
 from ..machine.numerics import fixed_settings
 from ..scores.intervals import bootstrap
 from ..tasks.table import task_spec
-from .selection import LanguageFlags, SelectionFlags, TableFlags
+from .selection import LanguageFlags, SelectionFlags, TableFlags, UnreadableFlags
 from .share import OUTPUTS, facts_of, read_outputs, read_share, split_digest, write_outputs
-from .unreadable import UnreadableFlags
 
 if TYPE_CHECKING:
     from ..data.base import Data, Given
@@ -206,7 +205,7 @@ def measure(request: Request) -> Measured:
     from ..data.images.splits import Split
     from ..models.state import split_model
     from ..tasks.computed import task_of
-    from ..tasks.searching import searching
+    from ..tasks.generated import searching
     from ..training.engine.evaluator import Evaluator
     from ..weights.load import complete
     from ..weights.teacher import open_teacher

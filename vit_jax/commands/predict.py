@@ -31,8 +31,8 @@ from .prediction.inputs import STDIN, Inputs, is_piped
 from .prediction.network import caption, image_column, open_network, takes
 from .prediction.printing import Count, as_json, for_eyes, in_lines, is_terminal, note, prepare_stdout, say
 from .prediction.sources import digest_of
+from .selection import flag_advised
 from .share import JOB, LEFT_OUT, ROW, check_draws, facts_of, read_share, title_of
-from .unreadable import flag_advised
 
 if TYPE_CHECKING:
     from ..tasks.predictor import Predictor

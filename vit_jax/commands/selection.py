@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from ..config.fields import option
-from ..config.nearest import nearest
+from ..config.hints import nearest
+from ..data.unreadable import FIELD, Unreadable
 from ..errors import UserError
 from ..text.languages import Spoken
 
@@ -95,3 +97,25 @@ class SelectionFlags:
     def averaged(self) -> bool | None:
         """`ema` as `vit_jax.load` takes it: None, as validation chose, or False, the raw weights."""
         return None if self.ema else False
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadableFlags:
+    """What is done about images that cannot be read."""
+
+    skip_unreadable: bool = option(
+        False,
+        "leave out unreadable images, and report how many, instead of stopping",
+        also="data.skip-unreadable",  # as in training
+    )
+
+
+@contextlib.contextmanager
+def flag_advised(skip: bool) -> Iterator[None]:
+    """A context in which the error of an unreadable image names the flag, unless it was given."""
+    try:
+        yield
+    except Unreadable as error:
+        if not skip and FIELD not in error.remedy:
+            error.add(f", or leave such images out with {FIELD}")
+        raise

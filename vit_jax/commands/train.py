@@ -26,7 +26,7 @@ from ..training.contents import Contents
 from ..training.going_on import run_now
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import describe_rate, new_state, noted_anew
-from ..training.setup import recorded_products, set_up
+from ..training.setup import set_up
 from ..training.train import Asked, train_group, train_with
 from ..weights.start.recipes import describe_recipe
 from .train_options import Options, check_options, parse
@@ -143,7 +143,7 @@ def dry_run(asked: Asked, group: str = "") -> int:
     run = checked.run
     backend.configure_jax(checked.division.devices)
     with fixed_settings(run.compute_dtype):
-        setup = set_up(checked, contents.open(run, folder), products=recorded_products(folder))
+        setup = set_up(checked, contents.open(run, folder))
         announce(setup)
         if not folder.complete_steps():
             state, _ = new_state(setup, folder)

@@ -9,8 +9,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Field, UserError, fields_inside
-from .hints import hint, names_of
-from .nearest import nearest
+from .hints import hint, names_of, nearest
 from .ranges import check_ranges
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from ..errors import Field, UserError
 from . import hints
-from .nearest import similar
+from .hints import similar
 from .ranges import check_ranges
 from .synonyms import REASONS, VALUES
 

@@ -13,6 +13,16 @@ _SHARES = "each command takes a fixed share of the rows: --share I/N of predict 
 GONE = {
     "data.lanes": "shards are read by one reader; to mix more of their images, give a greater `data.window`",
     "data.disk-cache": "parts of shards are not kept on disk; copy the shards here and name their folder as `data.dir`",
+    "data.corrupt-rate": "15 % of the tokens are taken out, as of T5; `data.corrupt_length` says in how long spans",
+    "augment.magnitude-std": "it is 0.5, as in timm's recipes; give `augment.magnitude`",
+    "augment.mix-chance": "all pairs are mixed; to mix less, lower `augment.mixup` or `augment.cutmix`",
+    "augment.mix-switch": "with both each pair takes one of the two; to have one alone, give `augment.mixup` or "
+    "`augment.cutmix`",
+    "augment.mix-off": "all epochs mix; for a last part without, train on from the weights (init) with neither",
+    "optim.base-momentum": "it is 0.85, as PyTorch's; for a constant one leave `optim.cycle_momentum` out",
+    "optim.max-momentum": "it is 0.95, as PyTorch's; for a constant one leave `optim.cycle_momentum` out",
+    "optim.final-div-factor": "it is 10,000, as of PyTorch; or give schedule cosine and `optim.final`",
+    "pairs": "a conversion between two layouts says what stands in its way",
     "shards": "write tars of webdataset with tarfile of Python, or parquet with the datasets of Hugging Face",
     "mds:": "write the images as tars of webdataset (wds:) or as parquet (parquet:)",
     "continue": "a run trains on in one way, as if so many epochs had been given at first: give `resume RUN` and more "
@@ -26,7 +36,18 @@ GONE = {
 }
 
 # {field of a run's config: its values with which the run is the same without it; none listed: all of them}
-SAME_WITHOUT: dict[str, tuple[Any, ...]] = {"data.lanes": (0, 1), "data.disk_cache": ()}
+SAME_WITHOUT: dict[str, tuple[Any, ...]] = {
+    "data.lanes": (0, 1),
+    "data.disk_cache": (),
+    "data.corrupt_rate": (0.15,),
+    "augment.magnitude_std": (0.5,),
+    "augment.mix_chance": (1.0,),
+    "augment.mix_switch": (0.5,),
+    "augment.mix_off": (0,),
+    "optim.base_momentum": (0.85,),
+    "optim.max_momentum": (0.95,),
+    "optim.final_div_factor": (1e4,),
+}
 
 
 def instead_of(name: str) -> str:

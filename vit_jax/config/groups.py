@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from ..errors import Field, UserError
-from .nearest import similar
+from .hints import similar
 from .parameters import Parameter
 from .run import MOMENTS, OptimConfig
 

@@ -43,8 +43,8 @@ def hint(
     def write(names: Sequence[str]) -> list[str]:
         return [name.replace("-", "_").removeprefix(f"{inside}.") for name in names]
 
-    if reason := instead_of(word):
-        return f": {reason}"
+    if gone := instead_of(word):
+        return f": {gone}"
     wanted = word.lstrip("-").lower().replace("_", "-")
     for name in (wanted, wanted.rpartition(".")[2]):
         if (reason := reasons.get(name)) and _has_all(known, reason):
@@ -72,3 +72,22 @@ def _similar(wanted: str, known: Names) -> list[str]:
 
     found = sorted(((similarity(name, text), name) for name, text in known.items()), reverse=True)
     return [name for score, name in found if score >= max(0.6, found[0][0] - 0.2)][:3]
+
+
+LONGEST, LISTED = 200, 25  # letters of a name that are compared; names that a message lists at most
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A clause with the most similar known names, '; nearest: ...', or with all known names if none is similar."""
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return similar(name, known) or f"; known: {', '.join(sorted(known)[:LISTED])}{more}"
+
+
+def similar(name: str, known: list[str]) -> str:
+    """A clause with the most similar known names. Returns '; nearest: ...', of similar names those first that begin
+    with `name`; empty if none is similar.
+    """
+    given, folded = name[:LONGEST].casefold(), {each.casefold(): each for each in known}
+    close = difflib.get_close_matches(given, folded, n=len(folded) or 1, cutoff=0.4)
+    close.sort(key=lambda each: not each.startswith(given))
+    return f"; nearest: {', '.join(folded[each] for each in close[:3])}" if close else ""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ..errors import Field, UserError
 from .groups import matches, trainable
-from .nearest import similar
+from .hints import similar
 from .parameters import ZEROS, Parameter, Start
 from .run import LoraConfig, RunConfig
 

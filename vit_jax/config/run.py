@@ -159,15 +159,12 @@ class OptimConfig:
     warmup_steps: int = identity(0, "steps of linear warm-up, in place of warmup; 0: warmup's epochs", at_least=0)
     final: float = identity(0.0, "cosine: ends at this share of lr", at_least=0)
     pct_start: float = identity(0.3, "one_cycle: share of the run in which the rate rises", at_least=0, below=1)
-    div_factor: float = identity(25.0, "one_cycle: starts at lr / div_factor", above=0)
-    final_div_factor: float = identity(1e4, "one_cycle: ends at lr / div_factor / final_div_factor", above=0)
+    div_factor: float = identity(25.0, "one_cycle: starts at lr / div_factor, and ends at 1/10,000 of that", above=0)
     cycle_momentum: bool = identity(
         False,
-        "one_cycle: beta1, momentum and muon_momentum fall while the rate rises, and the reverse (the default of "
-        "PyTorch)",
+        "one_cycle: beta1, momentum and muon_momentum fall from 0.95 to 0.85 while the rate rises, and then rise again "
+        "(the default of PyTorch)",
     )
-    base_momentum: float = identity(0.85, "cycle_momentum: the lowest value", at_least=0, below=1)
-    max_momentum: float = identity(0.95, "cycle_momentum: the highest value", at_least=0, below=1)
 
 
 BY_LENGTH = ("cosine", "one_cycle")  # schedules that depend on the length of the run

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import Field, UserError
 from .dotted import replace_fields
-from .nearest import nearest
+from .hints import nearest
 from .run import RunConfig
 
 FORM = "write a stage as SHARE:FIELD=RATE,FIELD=RATE, such as 0.5:model.patch-dropout=0.75"

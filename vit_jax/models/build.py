@@ -12,10 +12,10 @@ from jax import Array
 
 from ..config.network import NetworkConfig
 from ..config.trees import flatten, unflatten
-from ..machine.bfloat16 import rounds_factors
 from ..machine.numerics import with_fixed_settings
 from ..machine.targets import HERE, Target
 from .layers import Linear
+from .rounded import rounds_factors
 from .state import initial_values, split_model
 
 

@@ -16,11 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
 from ..errors import ArgumentError
+from .rounded import rounded_product
 
 
 def accumulation_dtype(dtype: Any) -> Any:
@@ -68,51 +66,6 @@ class Linear(nnx.Module):
             return self(x.reshape(*x.shape[:2], -1))
         y = jnp.einsum("bhne,hed->bnd", x, self.kernel[...].astype(x.dtype).reshape(x.shape[1], x.shape[3], -1))
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
-
-
-# Products of matrices whose factors are rounded to bfloat16 and whose sums are in float32. A CPU with instructions for
-# bfloat16 is twice as fast at them as in float32, if XLA is asked for a float32 result and all factors lie row by row.
-# Derivatives multiply by a transposed factor, which XLA would read column by column: here it is copied.
-
-
-def rounded_product(a: Array, b: Array) -> Array:
-    """a @ b of rounded factors. It is a primitive of jax, so that all its derivatives are such products too. Shapes: a
-    [..., M, K], b [..., K, N] -> [..., M, N], float32.
-    """
-    product: Array = product_p.bind(a, b)
-    return product
-
-
-def _multiply(a: Array, b: Array) -> Array:
-    return jnp.matmul(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
-
-
-def _stored_transpose(x: Array) -> Array:
-    """The transpose of each matrix, rounded, row by row in memory: XLA may lay out a matrix as it likes, no vector."""
-    transpose = jnp.swapaxes(x.astype(jnp.bfloat16), -1, -2)
-    return jax.lax.optimization_barrier(transpose.reshape(-1)).reshape(transpose.shape)
-
-
-def _batched(factors: tuple[Array, Array], axes: tuple[int | None, int | None]) -> tuple[Array, int]:
-    """The rule of vmap: another leading axis."""
-    size = next(x.shape[axis] for x, axis in zip(factors, axes, strict=True) if axis is not None)
-    a, b = (
-        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
-        for x, axis in zip(factors, axes, strict=True)
-    )
-    return rounded_product(a, b), 0
-
-
-product_p = Primitive("rounded_product")
-product_p.def_impl(jax.jit(_multiply))
-product_p.def_abstract_eval(lambda a, b: ShapedArray((*a.shape[:-1], b.shape[-1]), jnp.float32))
-mlir.register_lowering(product_p, mlir.lower_fun(_multiply, multiple_results=False))
-batching.primitive_batchers[product_p] = _batched
-ad.defbilinear(
-    product_p,
-    lambda gradient, a, b: rounded_product(gradient, _stored_transpose(b)).astype(a.aval.dtype),
-    lambda gradient, a, b: rounded_product(_stored_transpose(a), gradient).astype(b.aval.dtype),
-)
 
 
 class LayerNorm(nnx.Module):

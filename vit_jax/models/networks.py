@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.nearest import nearest
+from ..config.hints import nearest
 from ..config.network import NetworkConfig
 from ..errors import UserError
 from .captioner_config import CaptionerConfig

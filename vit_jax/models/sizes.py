@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from ..config.hints import hint, names_of
-from ..config.nearest import nearest
+from ..config.hints import hint, names_of, nearest
 from ..errors import UserError
 from .vit_config import ViTConfig
 

@@ -20,7 +20,8 @@ from ..config.run import RunConfig
 from ..machine.targets import HERE, Target
 from .attention import Attention, AttentionPool
 from .attention_kernels import FUSED, obstacle
-from .layers import Intermediates, LayerNorm, Linear, Mlp, product_p, sow
+from .layers import Intermediates, LayerNorm, Linear, Mlp, sow
+from .rounded import product_p
 from .state import merge, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens

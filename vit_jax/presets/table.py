@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.nearest import nearest
+from ..config.hints import nearest
 from ..errors import UserError
 from ..models.sizes import is_sized, size_of
 from . import given, images, text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..config.nearest import nearest
+from ..config.hints import nearest
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.strict_json import parse

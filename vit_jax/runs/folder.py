@@ -23,10 +23,13 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..config.outputs import Outputs
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.atomic import LARGEST_JSON, RESTORE, make_folder, read_json, sync_folder, write_json, write_text
@@ -34,6 +37,7 @@ from ..files.digests import text_digest, with_digest, without_digest
 from ..files.locks import lock_file
 from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from ..files.reading import check_regular, show_path
+from ..files.terminal import print_note
 from . import mirror
 from .record import check_record, differing, is_log_record, is_saved, is_summary
 from .sidecar import read_files, write_files
@@ -261,3 +265,20 @@ class Run:
             raise UserError(self, f"in use by process {process}", "wait for it, end it, or choose another `name`")
 
         return lock_file(self.lock_file, refuse)
+
+
+def with_calibration(record: Mapping[str, Any], run: Run, step: int, weights: str) -> dict[str, Any]:
+    """The record of a run with what its validation has decided for weights of it, if it is these."""
+    try:
+        found = (run.summary() or {}).get("calibration")
+    except UserError as error:
+        print_note(f"{error}; until then probabilities are as trained", sys.stderr)
+        return dict(record)
+    if found is None or (found["step"], found["weights"]) != (step, weights):
+        return dict(record)
+    outputs = Outputs.of(record)
+    thresholds = tuple(found["thresholds"])
+    if len(thresholds) not in (0, len(outputs.names)):
+        return dict(record)
+    outputs = replace(outputs, temperature=found["temperature"] or 1.0, thresholds=thresholds)
+    return {**record, **outputs.to_metadata()}

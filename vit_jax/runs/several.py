@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..config.dotted import replace_fields
-from ..config.nearest import similar
+from ..config.hints import similar
 from ..config.run import RunConfig
 from ..errors import Field, UserError
 from .folder import Run

@@ -14,8 +14,7 @@ from ..config.dotted import field_types
 from ..config.fields import Mark
 from ..config.flags import alternatives, describe_type
 from ..config.gone import SAME_WITHOUT, instead_of
-from ..config.hints import hint, names_of
-from ..config.nearest import nearest
+from ..config.hints import hint, names_of, nearest
 from ..config.run import RunConfig
 from ..errors import Field, UserError
 from ..tasks.table import task_spec

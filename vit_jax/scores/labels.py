@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .classes import precision_recall_f1
-from .ranking import rank
-from .result import Scores
+from .classes import Scores, precision_recall_f1, rank
 
 
 def over(probabilities: np.ndarray, thresholds: np.ndarray | float) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .result import Scores, no_numbers
+from .classes import Scores, no_numbers
 
 METRICS = ("mae", "rmse", "r2", "pearson", "spearman")
 

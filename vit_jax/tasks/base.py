@@ -33,7 +33,7 @@ from ..data.base import Data, Given
 from ..errors import Field, UserError
 from ..files.shown import html_table
 from ..machine.targets import HERE, Target
-from ..scores.result import Scores
+from ..scores.classes import Scores
 from .predictor import Answer, Predictor
 
 Batch = dict[str, Any]
@@ -203,7 +203,7 @@ class Task:
         """
         return self
 
-    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
+    def prepare(self, batch: Batch, keys: Array) -> Batch:
         """The batch with augmentation applied, for training only: {name: [B, ...]} to {name: [B, ...]}.
 
         Called on the global batch, before it is divided among devices and accumulation steps, so it may mix examples:
@@ -213,7 +213,6 @@ class Task:
         Args:
             batch: as the data gives it.
             keys: [B], one PRNG key per example.
-            epoch: int32 [], the epochs done before.
         """
         return batch
 
@@ -358,7 +357,7 @@ class Task:
             out: as of `score`.
 
         Returns:
-            (what summary.json keeps of it: see runs/calibration.py; the task that reads outputs so).
+            (what summary.json keeps of it: see runs/folder.py; the task that reads outputs so).
         """
         raise NotImplementedError
 

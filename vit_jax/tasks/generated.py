@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from ..config.decoding import Decoding, check_decoding
+from ..config.hints import hint, names_of, nearest
 from ..decode.base import Found
 from ..decode.buckets import lengths_to
 from ..decode.search import generate
@@ -27,7 +28,6 @@ from ..text.ids import Ids
 from ..text.tokenizer import Tokenizer
 from .base import Batch, Task
 from .predictor import BATCH, Answer, Predictor, batches
-from .searching import searching
 
 
 @dataclass(frozen=True)
@@ -247,3 +247,24 @@ def given_and_said(ids: Ids, row: np.ndarray, length: int) -> tuple[np.ndarray, 
 def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:
     """The tokens of a text, int [length], and its end, unless it fills the row without one."""
     return target.tokens([*target.ids.until_end(row), target.ids.end][: len(row)])
+
+
+def searching(task: Task, changes: Mapping[str, Any]) -> Task:
+    """The task with other settings of its search."""
+    if not changes:
+        return task
+    name, known = next(iter(changes)), [f.name for f in fields(Decoding)]
+    if "top" in changes and task.searching({}) is not None:
+        count = changes["top"]
+        what, remedy = f"is {count}, but this network says a text and no classes", f"`beam {count}` and `nbest {count}`"
+        raise UserError(Field("top"), what, f"for {count} texts of each input give {remedy}")
+    if unknown := [each for each in changes if each not in known]:
+        clause = hint(unknown[0], names_of(Decoding), {}) or nearest(unknown[0], known)
+        raise UserError(unknown[0], f"there is no such setting of a search{clause}")
+    found = task.searching(changes)
+    if found is None:
+        remedy = f"the number of classes is `top`, so give `top {changes[name]}`" if name == "top_k" else "leave it out"
+        raise UserError(
+            Field(name), f"is {changes[name]}, but this network generates nothing, so it searches nothing", remedy
+        )
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..config.nearest import nearest
+from ..config.hints import nearest
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..errors import Field, UserError

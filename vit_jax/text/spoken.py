@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from ..config.nearest import nearest
+from ..config.hints import nearest
 from ..config.vocabulary import SIDES
 from ..errors import Field, UserError
 from .contents import CONFIG, IDS, Files, class_of, ids_of, numbers_of, parse_json, tokens_of, with_config

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config.nearest import nearest
+from ..config.hints import nearest
 from ..errors import Field, UserError
 from ..files.reading import read_regular
 from .contents import parse_json

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..config.nearest import nearest
+from ..config.hints import nearest
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
 from ..files.lines import quote

@@ -92,8 +92,7 @@ def announce(setup: Setup) -> None:
     cut = environment["accumulate"]
     parts = f"; each computes its share of a batch in {cut} parts" if cut > 1 else ""
     rounded = f" in {environment['bfloat16']}" if "bfloat16" in environment else ""
-    by = f", products by {environment['products']}" if "products" in environment else ""
-    print(f"device   {devices}; {environment['parallel']}, {run.compute_dtype}{rounded}{by}{parts}")
+    print(f"device   {devices}; {environment['parallel']}, {run.compute_dtype}{rounded}{parts}")
     if remark := setup.engine.attention[1]:
         print_wrapped(f"         {remark}")
     print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))

@@ -191,18 +191,17 @@ def _is_rewritten(row: dict[str, Any], step: int, notes: dict[str, Any], ends: b
     return bool(notes.get("totals", {}).get("steps"))
 
 
-# Entries that an environment need not have.
-OPTIONAL = ("jax_variables", "bfloat16", "products")
+# {entry that an environment need not have: what that means}; earlier versions chose between kinds of `products`.
+OPTIONAL = {"jax_variables": "", "bfloat16": "", "products": "ynnpack"}
 
 
 def compare_environments(now: dict[str, Any], then: dict[str, Any]) -> None:
     """Print the changes since a checkpoint was written (unless it is a converted one) that may change the last bits."""
     versions = then.get("versions", {})
-    absent = dict.fromkeys(OPTIONAL, "")
-    was = {**absent, **then, **versions} if versions else {}
+    was = {**OPTIONAL, **then, **versions} if versions else {}
     changed = [
         f"{k} {was.get(k)} -> {v}"
-        for k, v in {**absent, **now, **now["versions"]}.items()
+        for k, v in {**OPTIONAL, **now, **now["versions"]}.items()
         if was and k != "versions" and v != was.get(k)
     ]
     if changed:

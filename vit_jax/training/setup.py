@@ -16,11 +16,8 @@ from ..config.stages import runs_in_stages
 from ..config.trees import flatten
 from ..files.digests import array_digest, text_digest
 from ..machine import backend
-from ..machine.bfloat16 import rounds_factors
 from ..machine.division import check_shares
 from ..machine.hosts.group import ALONE, Hosts
-from ..machine.product_kinds import choose_kind
-from ..runs.folder import Run
 from ..tasks.table import task_spec
 from .preflight import Checked
 
@@ -94,9 +91,10 @@ def with_data(run: RunConfig, dataset: Data) -> RunConfig:
     return task_spec(run.task).with_data(sized, dataset.metadata())
 
 
-def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str = "") -> Setup:
+def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     """Build the network, the training step and the evaluation step of a run with its data."""
     from ..models.build import definition
+    from ..models.rounded import rounds_factors
     from ..tasks.computed import task_of
     from .engine.engine import Engine
     from .engine.evaluator import Evaluator
@@ -113,9 +111,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     steps = epochs * order.steps_per_epoch
     optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run))
-    # A pmap takes no options; hosts would have to agree.
-    products = "" if run.parallel == "pmap" or hosts.several else choose_kind(run.compute_dtype, products)
-    engine = Engine(run, network, task, optimizer, hosts, products=products)
+    engine = Engine(run, network, task, optimizer, hosts)
     stages = engines_of(engine, run, steps)
     check_shares(dataset.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
@@ -124,8 +120,6 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE, products: str 
     environment = backend.environment() | {"parallel": parallel}
     if rounds_factors(run.compute_dtype):
         environment["bfloat16"] = "factors of linear layers"
-    if products:
-        environment["products"] = products
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
@@ -150,12 +144,6 @@ def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
 def engine_at(engines: Mapping[int, Engine], step: int) -> Engine:
     """That of `engines_of` which does the next step after so many."""
     return engines[max(first for first in engines if first <= step)]
-
-
-def recorded_products(folder: Run) -> str:
-    """The kind of products with which the run in a folder began; empty: none is recorded."""
-    environment = folder.record().get("environment") if folder.exists() else None
-    return str(environment.get("products", "")) if isinstance(environment, dict) else ""
 
 
 def parameter_dtype(run: RunConfig) -> str:

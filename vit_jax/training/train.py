@@ -38,7 +38,7 @@ from .loop import loop
 from .notebook import Told, suppress_output, telling, told
 from .preflight import OF_A_HOST, Checked, checked_arguments, choose_folder, preflight, without_outputs
 from .resume import resume
-from .setup import recorded_products, set_up
+from .setup import set_up
 from .stopping import Caught, signals
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def _trained(
     checked: Checked, contents: Contents, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts
 ) -> Generator[Event, None, dict[str, Any]]:
     """Set a run up, train and finish it; the generator of what happens returns the content of summary.json."""
-    setup = set_up(checked, contents.open(checked.run, folder), hosts, recorded_products(folder))
+    setup = set_up(checked, contents.open(checked.run, folder), hosts)
     with contextlib.nullcontext() if told.get() == "full" else suppress_output():
         announce(setup)
     with _undone_unless_begun(folder):

@@ -23,8 +23,7 @@ from ..models.state import split_model
 from ..runs import find, is_foreign, mean_of
 from ..tasks.predictor import Predictor
 from ..tasks.table import task_spec
-from .hidden import with_convert
-from .interop import EXPORTED, EXPORTS, WRITING, InMemory, convert_first, options_in, with_stated
+from .interop import EXPORTED, EXPORTS, WRITING, InMemory, check_convert, convert_first, options_in, with_stated
 from .load import check_unchosen, load
 from .memory import network_reading
 
@@ -230,7 +229,6 @@ def _source(path: str, ema: bool | None) -> str:
     return str(folder)
 
 
-@with_convert
 def export_weights(
     given: str | InMemory,
     path: str | None,
@@ -245,6 +243,7 @@ def export_weights(
     asked: Mapping[str, Any] | None = None,
 ) -> list[Path] | dict[str, np.ndarray]:
     """Write weights, or a program, with `convert`. Notes on them are printed on stderr."""
+    check_convert()
     from convert.plan.groups import stream
     from convert.plan.plan import plan
     from convert.write.into_program import as_used

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import math
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,9 +23,9 @@ from ..config.outputs import Outputs
 from ..errors import UserError
 from ..runs.mirror import here
 from ..tasks.table import task_spec
-from .hidden import with_convert
 from .memory import network_reading, state_source
 
+OURS = Path(__file__).parents[2] / "convert" / "__init__.py"
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
@@ -31,9 +33,18 @@ State = Mapping[str, Any]  # a state dict, {name: array of numpy or jax, or tens
 InMemory = tuple[NetworkConfig, Mapping[str, Any]]  # of a network: its config, {dotted parameter name: array}
 
 
-@with_convert
+def check_convert() -> None:
+    """Raise UserError where a file of the user's hides our package: Python looks first where he starts."""
+    spec = importlib.util.find_spec("convert")
+    if spec and spec.origin and not os.path.samefile(spec.origin, OURS):
+        raise UserError(
+            "convert", f"{spec.origin} hides this package of vit-jax", "rename it, or start in another folder"
+        )
+
+
 def read_weights(given: str | State | InMemory, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
     """What weights of any layout state, and the weights."""
+    check_convert()
     from convert.recognise.outputs import unsettled
 
     with open_complete(given, **options) as weights:
@@ -81,7 +92,6 @@ class Weights:
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
 
 
-@with_convert
 @contextlib.contextmanager
 def open_complete(
     given: str | State | InMemory,
@@ -90,6 +100,7 @@ def open_complete(
     **options: Any,
 ) -> Iterator[Weights]:
     """Weights that state their network, for images as large as they are prepared."""
+    check_convert()
     from convert.recognise.reading import Options, identify, read
 
     if isinstance(given, str):
@@ -127,7 +138,6 @@ def _as_library(says: str) -> str:
 class Unstated(UserError):
     """Fields of a network that neither its weights nor the caller tell; `published`: whether --model of convert may."""
 
-    @with_convert
     def __init__(self, fields: Sequence[str], network: type[NetworkConfig]):
         from convert.dialects.architectures import published
 
@@ -135,7 +145,6 @@ class Unstated(UserError):
         self.fields, self.published = tuple(fields), published(network)
 
 
-@with_convert
 @contextlib.contextmanager
 def open_weights(
     path: str,
@@ -146,6 +155,7 @@ def open_weights(
     headless: bool = False,
 ) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened."""
+    check_convert()
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
 
@@ -194,11 +204,11 @@ def network_in(path: str) -> type[NetworkConfig]:
     return type(config_in(path))
 
 
-@with_convert
 def config_in(path: str) -> NetworkConfig:
     """The config of the network whose weights a file or folder holds; fields that they do not tell have their
     defaults.
     """
+    check_convert()
     from convert.recognise.config import Untold
     from convert.recognise.reading import Options, read
 
@@ -233,7 +243,6 @@ def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any
     return {name: value for name, value in values.items() if value and entries[name].fits(value, config)}
 
 
-@with_convert
 @functools.cache
 def _fetch(path: str) -> str:
     """The path; of hf://owner/name, the local copy: the hub is asked once in a process."""
@@ -242,7 +251,6 @@ def _fetch(path: str) -> str:
     return fetch(path) if path.startswith("hf://") else here(path)
 
 
-@with_convert
 def can_hold(layout: str, config: NetworkConfig) -> bool:
     """Whether there are files of a layout that hold a network."""
     from convert.plan.plan import target_layout
@@ -250,7 +258,6 @@ def can_hold(layout: str, config: NetworkConfig) -> bool:
     return not target_layout(layout, config).cannot(config)
 
 
-@with_convert
 def cannot_hold(layout: str, config: NetworkConfig) -> str:
     """Why there are none, and what to do about it, in words of convert."""
     from convert.plan.plan import refusal, target_layout
@@ -276,7 +283,6 @@ class Change:
         return arrays
 
 
-@with_convert
 def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
     """The change of weights that `python -m convert --adapt TEXT ...` makes."""
     from convert.adapt import adaptations

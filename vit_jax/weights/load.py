@@ -29,11 +29,11 @@ from ..models.build import definition
 from ..models.networks import NETWORKS
 from ..models.state import merge, split_model
 from ..runs import Run, find, is_foreign, mean_of, of_summary
-from ..runs.calibration import with_calibration
+from ..runs.folder import with_calibration
 from ..tasks.base import Task
 from ..tasks.computed import task_class, task_of
+from ..tasks.generated import searching
 from ..tasks.predictor import Predictor, Trained
-from ..tasks.searching import searching
 from ..tasks.table import task_spec, untrained_run
 from ..tasks.translate.encoding import encodes
 from ..text.languages import UNSTATED, Spoken

@@ -15,8 +15,7 @@ from ...config.run import paths_in
 from ...errors import Field, UserError
 from ...explain.methods import IMAGES, TEXTS
 from ...files.destination import check_outputs
-from ..selection import FileFlags, LanguageFlags, SelectionFlags
-from ..unreadable import UnreadableFlags
+from ..selection import FileFlags, LanguageFlags, SelectionFlags, UnreadableFlags
 
 BATCH = 64  # inputs that are computed at a time
 FILES = (".png", ".csv", ".npz")  # of an explanation

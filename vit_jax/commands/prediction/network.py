@@ -53,7 +53,7 @@ def open_network(
     if isinstance(path, str) and not runs.is_foreign(path):
         runs.find(path, weights=True)
     backend.configure_jax()
-    from ...tasks.searching import searching
+    from ...tasks.generated import searching
     from ...weights.load import complete
 
     model = complete(path, which, ema, spoken)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...config.nearest import nearest
+from ...config.hints import nearest
 from ...config.outputs import Outputs
 from ...errors import UserError
 from ..folds import Positives, hold_out_groups

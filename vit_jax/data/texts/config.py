@@ -75,9 +75,8 @@ class SentenceData(DataConfig):
     corrupt: Literal["none", "spans"] = identity(
         "none",
         "of texts:PATH: what is taken out of a text and has to be said: spans, which sentinels of the tokenizer stand "
-        "for (span corruption, as T5). Longer texts are cut into several",
+        "for (15 % of the tokens: span corruption, as T5). Longer texts are cut into several",
     )
-    corrupt_rate: float = identity(0.15, "with corrupt spans: the share of tokens that is taken out", above=0, below=1)
     corrupt_length: float = identity(3.0, "with corrupt spans: mean tokens of a span; ByT5: 20", at_least=1)
     shuffle_sources: bool = identity(
         False, "control: give each training target the source of another; results must then be at chance"

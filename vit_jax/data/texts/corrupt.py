@@ -16,6 +16,7 @@ from ..order import CORRUPTION, permutation
 from .config import SentenceData
 
 SENTINEL = "<extra_id_{}>"  # stands for the span of that number that was taken out
+RATE = 0.15  # share of tokens that is taken out
 MOST = 1000  # sentinels that are looked for
 
 
@@ -69,7 +70,7 @@ def corruption_of(data: SentenceData, source: Tokenizer, seed: int) -> Corruptio
     """The corruption that a run states."""
     found = [source.number(SENTINEL.format(i)) for i in range(MOST)]
     known = found[: found.index(None)] if None in found else found
-    out = Corruption(data.corrupt_rate, data.corrupt_length, np.array(known, np.int32), seed)
+    out = Corruption(RATE, data.corrupt_length, np.array(known, np.int32), seed)
     longest = out.longest(data.lengths[-1], len(source.after))
     if longest < 2:
         what = f"is {data.lengths[-1]}, in which no text of two tokens has room"

@@ -74,7 +74,7 @@ class Caption(Captioning):
         assert isinstance(data, CaptionData)
         return record_one("words", make_one(data.tokenizer, data.vocabulary, ()))
 
-    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
+    def prepare(self, batch: Batch, keys: Array) -> Batch:
         """The batch with its images augmented: uint8 [B, h, w, C]."""
         return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...config.nearest import nearest
+from ...config.hints import nearest
 from ...config.run import LossConfig
 from ...errors import Field, UserError
 from ...files import strict_json

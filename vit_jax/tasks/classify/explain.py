@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from ...config.nearest import nearest
+from ...config.hints import nearest
 from ...errors import Field, UserError
 from ...explain.images import explain_images, grid_of, logits_of
 from ...explain.methods import BATCH, STEPS, Method

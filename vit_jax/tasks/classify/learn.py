@@ -41,7 +41,7 @@ from .kinds.classes import ClassKind
 from .kinds.table import KINDS, kind_of
 from .score import Classified, score_of
 from .spec import ClassifySpec, TellsClasses
-from .use import Classifier, captured
+from .use import Classifier, ResNetClassifier, captured
 
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
 SAMPLES = 4  # sample images written at the end of a training
@@ -125,13 +125,13 @@ class Classify(Task):
         """The task with which a probe sees the network."""
         return ClassifyProbe(**{f.name: getattr(self, f.name) for f in fields(Classify)})
 
-    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
-        """The batch with its images augmented: batch uint8 [B, h, w, C], keys [B], epoch int32 []."""
+    def prepare(self, batch: Batch, keys: Array) -> Batch:
+        """The batch with its images augmented: batch uint8 [B, h, w, C], keys [B]."""
         keys = fold(keys, 0)
         if not self.augment.mixes:
             return {**batch, "image": augment(batch["image"], keys, self.augment)}
         targets = self.kind.targets(batch["label"])
-        images, targets = augment(batch["image"], keys, self.augment, labels=targets, epoch=epoch)
+        images, targets = augment(batch["image"], keys, self.augment, labels=targets)
         return {**batch, "image": images, "target": targets}
 
     def images(self, batch: Batch, dtype: Any) -> Array:
@@ -281,3 +281,10 @@ class ClassifyProbe(Classify):
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Classified:
         """The metrics of a split, but no loss, from {"scores": [n, K]}, the share that a probe gives each class."""
         return score_of(split.labels, out["scores"])
+
+
+@dataclass(frozen=True)
+class ClassifyResNet(Classify):
+    """The task `classify-resnet`: `classify` with a network that has no attention to be drawn."""
+
+    predictor: ClassVar[type[Predictor]] = ResNetClassifier

@@ -23,7 +23,7 @@ from ...models.build import describe_network
 from ...models.vit import ViT
 from ..explained import ImageExplanation, names_of
 from ..images import ImagePredictor
-from ..predictor import BATCH, batches, check_positive
+from ..predictor import BATCH, Predictor, batches, check_positive
 from .draw import draw_attention
 from .explain import explain, number_of
 from .features import block_numbers, compiled_features
@@ -313,3 +313,10 @@ class Classifier(ImagePredictor):
 
 # (model, images [B, h, w, C], tuple of names) -> {name: array}, as the network's own `capture`
 captured: Any = nnx.jit(lambda model, images, names: model.capture(images, names), static_argnums=2)
+
+
+class ResNetClassifier(Classifier):
+    """A ResNet with the preprocessing of its evaluation and its class names: it has no attention to draw."""
+
+    layers = 0
+    draw_attention = Predictor.draw_attention

@@ -76,9 +76,9 @@ class Distil(Classify):
             },
         )
 
-    def prepare(self, batch: Batch, keys: Array, epoch: Array) -> Batch:
+    def prepare(self, batch: Batch, keys: Array) -> Batch:
         """As of `classify`; where the teacher is given as its logits, with "taught" too, those of the batch [B, K]."""
-        batch, given = super().prepare(batch, keys, epoch), self.auxiliary.get("logits")  # of all images, [n, K]
+        batch, given = super().prepare(batch, keys), self.auxiliary.get("logits")  # of all images, [n, K]
         return batch if given is None else {**batch, "taught": given[batch["row"]]}
 
     def loss(

@@ -14,7 +14,7 @@ from jax import Array
 
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, partition
-from ...machine.product_kinds import options
+from ...models.rounded import options
 from ...tasks.base import Batch
 from ...weights.checkpoint import State
 from .step import Step, TrainState
@@ -23,8 +23,6 @@ from .step import Step, TrainState
 @dataclass(eq=False)
 class Engine(Step):
     """The compiled training step of a run, and its arrays on the devices."""
-
-    products: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +42,7 @@ class Engine(Step):
             shardings: Any = self.devices.replicated
             if run.fsdp > 1:
                 shardings = (self.devices.shardings_of(self.state_shapes()), self.devices.replicated)
-            how = options(self.products)
+            how = {} if self.hosts.several else options(run.compute_dtype, self.target)  # hosts would have to agree
             compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings, **how)
             self.compiled = self.devices.compiled(compiled, batch_at=1)
             compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings, **how)

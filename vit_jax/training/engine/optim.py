@@ -38,6 +38,8 @@ from .muon import scale_by_muon
 Schedule = Callable[[Array | int], Array]
 Arrays = dict[str, Array]  # by dotted names
 PLAIN = Kernels()
+FINAL_DIV_FACTOR = 1e4  # of one_cycle, as PyTorch has it
+LEAST_MOMENTUM, MOST_MOMENTUM = 0.85, 0.95  # of cycle_momentum, likewise
 
 
 # ------------------------------------------------------------------------------------ schedules
@@ -54,7 +56,7 @@ def learning_rate(c: OptimConfig, steps: int, steps_per_epoch: int) -> Schedule:
     """
     if c.schedule == "one_cycle":
         start = c.lr / c.div_factor
-        return one_cycle(steps, c.pct_start, start, c.lr, start / c.final_div_factor)
+        return one_cycle(steps, c.pct_start, start, c.lr, start / FINAL_DIV_FACTOR)
     warmup = c.warmup_steps or round(c.warmup * steps_per_epoch)
 
     def schedule(step: Array | int) -> Array:
@@ -95,7 +97,7 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
 
 def cycled_momentum(c: OptimConfig, steps: int) -> Schedule:
     """Of cycle_momentum: beta1 or the momentum as a function of the step, opposite to the rate."""
-    return one_cycle(steps, c.pct_start, c.max_momentum, c.base_momentum, c.max_momentum)
+    return one_cycle(steps, c.pct_start, MOST_MOMENTUM, LEAST_MOMENTUM, MOST_MOMENTUM)
 
 
 # ----------------------------------------------------------- optimizers: the direction of an update

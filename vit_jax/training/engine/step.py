@@ -125,7 +125,7 @@ class Step:
     ) -> tuple[Array, dict[str, Array], Tree]:
         """What `gradients` returns of a batch as it comes, on all devices: seed int32 []."""
         task, keys = with_auxiliary(self.task, auxiliary), example_keys(seed, state.step, jnp.arange(rows_of(batch)))
-        batch = task.prepare(batch, keys, state.step // self.optimizer.steps_per_epoch)
+        batch = task.prepare(batch, keys)
         if len(self.devices) == 1:
             return self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
         # Each device adds up the gradients of its own parts, so they are exchanged once a step.
@@ -148,7 +148,7 @@ class Step:
         """
         keys = example_keys(seed, step[0], jnp.arange(rows_of(batch)))
         task = with_auxiliary(self.task, jax.tree.map(lambda x: x[0], auxiliary))
-        batch = task.prepare(batch, keys, step[0] // self.optimizer.steps_per_epoch)
+        batch = task.prepare(batch, keys)
         return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
 
     def pmap_step(

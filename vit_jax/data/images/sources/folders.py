@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....config.nearest import similar
+from ....config.hints import similar
 from ....config.outputs import Outputs
 from ....errors import UserError
 from ..config import composed

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ....config.nearest import nearest
+from ....config.hints import nearest
 from ....errors import UserError
 from ...base import Given
 from ..config import GIVEN

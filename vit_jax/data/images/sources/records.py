@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ....config.nearest import nearest
+from ....config.hints import nearest
 from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.atomic import read_json

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....config.nearest import nearest
+from ....config.hints import nearest
 from ....config.outputs import Outputs
 from ....errors import Field, UserError
 from ....files import strict_json

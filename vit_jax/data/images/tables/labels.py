@@ -10,8 +10,7 @@ import numpy as np
 from ....errors import Field, UserError
 from ....files.lines import quote
 from ..config import composed
-from .columns import Stated
-from .numbers import as_number, with_comma, zero_or_one
+from .columns import Stated, as_number, with_comma, zero_or_one
 from .rows import Rows
 
 LARGEST = 1 << 29  # images times labels of a set

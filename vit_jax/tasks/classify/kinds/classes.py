@@ -18,8 +18,7 @@ from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....data.images.config import ImageData
 from ....figures.kept import keep_sections
-from ....scores.classes import rank_classes
-from ....scores.result import no_numbers
+from ....scores.classes import no_numbers, rank_classes
 from ....scores.suspects import suspect_classes
 from ....scores.temperature import class_loss, class_temperature
 from ...base import Batch, with_scores
@@ -29,7 +28,6 @@ from ..draw_sections import suspects_section, trust_section
 from ..score import Classified, score
 from ..trust import Calibration, Trust
 from .base import Kind, Said, named
-from .binary import binary_losses, positive
 
 
 @dataclass(frozen=True)
@@ -225,3 +223,18 @@ class ClassKind(Kind):
         """The most probable classes of an image, best first: logits float [K]."""
         probabilities = self.values(logits)
         return named(self.outputs.names, probabilities, np.argsort(-probabilities, kind="stable")[:top])
+
+
+def binary_losses(logits: Array, targets: Array, positive: Array | None = None, focal: float = 0.0) -> Array:
+    """-(q t log s + (1 - t) log (1 - s)), s the sigmoid of the logits: BCEWithLogitsLoss(pos_weight=q), [B, K]."""
+    there, not_there = -jax.nn.log_sigmoid(logits) * targets, -jax.nn.log_sigmoid(-logits) * (1 - targets)
+    losses = (there if positive is None else there * positive) + not_there
+    if focal:
+        s = jax.nn.sigmoid(logits)
+        losses = losses * (1 - s * targets - (1 - s) * (1 - targets)) ** focal
+    return losses
+
+
+def positive(total: Array) -> Array:
+    """A sum that may be divided by: 1 in place of 0, of which the dividend is 0 too."""
+    return jnp.where(total > 0, total, 1)

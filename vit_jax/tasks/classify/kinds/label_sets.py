@@ -15,8 +15,8 @@ from jax import Array
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....figures.kept import keep_sections
+from ....scores.classes import no_numbers
 from ....scores.labels import over
-from ....scores.result import no_numbers
 from ....scores.suspects import join_suspects, suspect_labels
 from ....scores.temperature import set_loss, set_temperature
 from ....scores.thresholds import DEFAULT, FEWEST, choose_thresholds
@@ -26,7 +26,7 @@ from ..draw_sections import label_sections, suspects_section, trust_section, wor
 from ..score_sets import Labelled, score_sets
 from ..trust import Calibration, Trust
 from .base import Kind, Said, named
-from .binary import binary_losses, positive
+from .classes import binary_losses, positive
 
 THERE = "not there", "there"
 
