@@ -86,9 +86,6 @@ class Transformer(DecoderModel):
     Without an encoder the source is the memory, vectors [B, S, D]. Initial weights are drawn with torch's global
     generator.
 
-    Args:
-        config: what it computes.
-
     Raises:
         UserError: for a config that its `check` refuses.
     """

@@ -104,9 +104,6 @@ class ViT(nn.Module):
 
     Initial weights are drawn with torch's global generator.
 
-    Args:
-        config: what it computes.
-
     Raises:
         UserError: for a config that its `check` refuses.
     """

@@ -27,7 +27,6 @@ class Input:
     """One argument of a network, without its batch axis.
 
     Args:
-        name: that of the argument.
         kind: pixels (normalised images), ids (a sequence of integers) or vectors (a sequence of vectors).
         shape: (h, w, C) of pixels.
         size: what ids are below, or the width of vectors.

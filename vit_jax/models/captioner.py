@@ -32,10 +32,7 @@ class Captioner(DecoderModel):
     """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider.
 
     Args:
-        config: what it computes.
         rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
-        dtype: of activations.
-        param_dtype: of parameters.
 
     Raises:
         UserError: for a config that its `check` refuses.
@@ -117,8 +114,6 @@ class Captioner(DecoderModel):
         """Inner values of an evaluation pass.
 
         Args:
-            source: as of a call.
-            target: as of a call.
             names: of vit.NAME (tokens, blocks.I, features and attention, as `ViT.capture` gives them), memory [B, S, D]
                 (what the decoder attends to), decoder.blocks.I [B, T, D] (what leaves block I), decoder.self_attention
                 [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] (the weights of all blocks), and logits.
@@ -141,7 +136,6 @@ class Captioner(DecoderModel):
 
         Args:
             source: normalised images [B, h, w, C], or vectors [B, S, C].
-            keys: as of a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:

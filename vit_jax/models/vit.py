@@ -167,10 +167,7 @@ class ViT(state.Network):
     torch. Norms, softmax and head compute in float32 or wider.
 
     Args:
-        config: what it computes.
         rngs: what initial weights are drawn with, as the config states; None: they are constants, to be replaced.
-        dtype: of activations.
-        param_dtype: of parameters.
 
     Raises:
         UserError: for a config that its `check` refuses.
@@ -242,10 +239,6 @@ class ViT(state.Network):
     def both(self, images: Array | np.ndarray, *, keys: Array | None = None) -> tuple[Array, Array]:
         """The logits of the class token and of the distillation token, each by its own head.
 
-        Args:
-            images: as in a call.
-            keys: as in a call.
-
         Returns:
             ([B, K], [B, K]).
 
@@ -260,7 +253,6 @@ class ViT(state.Network):
         """Inner values of an evaluation pass.
 
         Args:
-            images: as in a call.
             names: any of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I),
                 features [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N,
                 N] (the weights of all blocks, float32) and logits [B, K].
@@ -282,8 +274,6 @@ class ViT(state.Network):
         """The tokens of images after the last block and norm, before pooling.
 
         Args:
-            images: as in a call.
-            keys: as in a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:

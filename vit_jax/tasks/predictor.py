@@ -55,7 +55,6 @@ def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
     """Inputs in parts.
 
     Args:
-        inputs: all of them.
         batch: the most in a part.
 
     Returns:
@@ -303,7 +302,6 @@ class Predictor:
 
         Args:
             inputs: as of `answer`.
-            path: of the .npz.
             blocks: those of which it is to have maps, counted from 0 or from the end (-1).
             norm: whether the last norm is applied to these.
             batch: the most inputs to compute at a time.

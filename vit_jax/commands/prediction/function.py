@@ -85,13 +85,9 @@ def predict(
             images as Pillow has them, or arrays uint8 [h, w] or [h, w, C], or [n, h, w, C].
         top: the number of classes of each image, the most probable first.
         which: the weights of a run, as of `vit_jax.load`.
-        ema: likewise.
         batch: inputs that are computed at a time.
         skip_unreadable: leave out images that cannot be read, and say on stderr how many, instead of stopping.
         source_language: as of `vit_jax.load`.
-        target_language: likewise.
-        prefix: likewise.
-        task: likewise.
         share: I/N, such as "3/16": predict this fixed share of the inputs alone, while others predict the others.
         search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
 

@@ -109,7 +109,6 @@ class Describer(CaptionWriter, ImagePredictor):
             method: ig or rollout, as of `Classifier.explain`.
             class_name: there are no classes to name.
             steps: of integrated gradients, each a pass forward, and one back for each token.
-            batch: has no effect.
 
         Returns:
             CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
@@ -138,7 +137,6 @@ class Describer(CaptionWriter, ImagePredictor):
         """Draw the cross-attention of the first image's words.
 
         Args:
-            inputs: images.
             path: of a PNG; None: none is written.
             layers: those to draw, counted from 0, each as the mean of its heads; empty: the mean of all.
             caption: a line under the title.

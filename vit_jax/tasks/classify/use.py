@@ -283,7 +283,6 @@ class Classifier(ImagePredictor):
         """Draw the attention maps of the first images.
 
         Args:
-            inputs: images.
             path: of a PNG; None: none is written.
             layers: those to draw, counted from 0; empty: the last.
             caption: a line under the title.

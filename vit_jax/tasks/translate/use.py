@@ -209,7 +209,6 @@ class Translator(Writer):
             method: ig or rollout, as of `Classifier.explain`; the baseline of ig is the mean of the embedding's table.
             class_name: there are no classes to name.
             steps: of integrated gradients, each a pass forward, and one back for each token.
-            batch: has no effect.
 
         Returns:
             TranslationExplanation: `sources`, `tokens`, `maps` (of each text [T, S]), `draw(path)`, `write(name)`.
@@ -236,7 +235,6 @@ class Translator(Writer):
         """Draw the cross-attention of the first translation.
 
         Args:
-            inputs: texts.
             path: of a PNG; None: none is written.
             layers: those to draw, counted from 0; empty: all.
             caption: a line under the title.
