@@ -191,10 +191,7 @@ def _parse_options(base: RunConfig, words: list[str], named: str, name: str) -> 
 
 
 def _filled_in(options: Options, preset_name: str, words: list[str], values: dict[str, Any]) -> Options:
-    """The options with the fields that the weights of --init decide, unless flags or the values of --config state them.
-
-    Raises UserError where the weights cannot follow what is stated.
-    """
+    """The options with the fields that the weights of --init decide, unless flags or --config give them."""
     stated = _given_fields(options, words, values)
     try:
         run = starting.fill_run(options.run(), stated, own=preset_name != FINETUNE)

@@ -75,10 +75,7 @@ def _fits(folder: Run, run: RunConfig) -> list[tuple[Run, RunConfig]]:
 
 
 def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunConfig]]:
-    """The runs in the folder, as (folder of one, this run with its seed or fold).
-
-    Raises UserError unless it is free or has runs that differ from this one as those of the group may, and in places.
-    """
+    """The runs in the folder, as (folder of one, this run with its seed or fold)."""
     if folder.exists():
         raise UserError(folder, f"holds a single run, not one per {group}", "choose another `name`")
     inside = members(folder.path)

@@ -90,10 +90,7 @@ def _model(folder: Path, where: str) -> dict[str, Any]:
 
 
 def _of_older(folder: Path, files: Files, model: Mapping[str, Any], where: str) -> dict[str, bytes]:
-    """The files of a folder without a tokenizer.json: with one that is made, or those that are opened as they are.
-
-    Raises UserError where there are none, or they are of no class that is known.
-    """
+    """The files of a folder without a tokenizer.json: with one that is made, or those that are opened as they are."""
     stated = read_settings(files, SIDES[1], where)
     name = class_name(stated, model)
     if name == OF_BYTES:

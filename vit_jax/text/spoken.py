@@ -82,10 +82,7 @@ def _of_sources(files: Files, spoken: Spoken, codes: list[str], where: str) -> d
 
 
 def _stated_target(files: Files, languages: Languages, vocabulary: dict[str, int], tokenizers: str, where: str) -> str:
-    """The language of targets by the ids that a model begins with, or by the tokenizer's own config.
-
-    Raises UserError where both state one and they differ.
-    """
+    """The language of targets by the ids that a model begins with, or by the tokenizer's own config."""
     ids, tokens = ids_of(files, SIDES[1], where), {i: token for token, i in vocabulary.items()}
     first = [tokens.get(i, "") for i in (ids.forced_begin, ids.begin) if i is not None]
     models = next((code for token in first if (code := languages.code(token))), "")

@@ -29,8 +29,6 @@ class Log:
     A row is {"kind": "train" | "eval", "step": int, name: float, ...}; rows of evaluations also have "split" and
     "weights" ("raw" | "ema"). In TensorBoard and W&B a value is called `train/loss`, `validation/accuracy`,
     `test_ema/loss`; an evaluation on the training split is called `train_split/...`.
-
-    Raises UserError where tensorboard or wandb is requested but not installed, or W&B cannot start.
     """
 
     def __init__(

@@ -150,10 +150,7 @@ def read_captioned(source: str) -> Captioned:
 
 
 def _add(found: Captioned, root: Path, name: str, caption: str, where: str, entry: str) -> None:
-    """Add a caption to those of an image, a path inside the folder `root`: the links in it are followed.
-
-    Raises UserError; `entry` is what the file's parts are called there.
-    """
+    """Add a caption to those of an image, a path inside the folder `root`: the links in it are followed."""
     image = str(root / name)
     if not caption.strip():
         raise UserError(where, f"the caption of {quote(name)} is empty", f"write one, or remove the {entry}")
