@@ -47,7 +47,7 @@ from vit_jax.files.stores.objects import ObjectStore
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import mfu
 from vit_jax.machine.hosts.group import ALONE
-from vit_jax.machine.published import PUBLISHED, Published
+from vit_jax.machine.mfu import PUBLISHED, Published
 from vit_jax.models.build import start
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import gather

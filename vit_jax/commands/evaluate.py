@@ -23,7 +23,7 @@ from ..files.destination import check_folder, check_outputs
 from ..files.metrics import as_json
 from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
-from ..text.languages import Spoken
+from ..text.classes import Spoken
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
 from .selection import flag_advised, table_fields
 

@@ -23,7 +23,7 @@ from ..files.digests import content_digest, text_digest
 from ..files.lines import without_mark
 from ..files.reading import read_regular
 from .byte_tokens import ByteTokens, byte_vocabulary
-from .classes import OF_CLIP, OF_M2M, OF_MARIAN, class_name, languages_of
+from .classes import OF_CLIP, OF_M2M, OF_MARIAN, UNSTATED, Languages, Spoken, class_name, languages_of
 from .contents import (
     CONFIG,
     IDS,
@@ -44,7 +44,6 @@ from .contents import (
     with_config,
 )
 from .ids import check_range, special_ids, token_text
-from .languages import UNSTATED, Languages, Spoken
 from .older import OF_BYTES, OLDER, SOURCES, make_pieces
 from .pieces import PIECES, Pieces, end_words, open_pieces, set_template
 from .sentence_pieces import SentencePieces

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from ..config.hints import nearest
 from ..config.vocabulary import SIDES
 from ..errors import Field, UserError
+from .classes import LISTED, SEVERAL, Languages, Spoken, list_codes
 from .contents import CONFIG, IDS, Files, class_of, ids_of, numbers_of, parse_json, tokens_of, with_config
 from .ids import token_text
-from .languages import LISTED, SEVERAL, Languages, Spoken, list_codes
 
 FIELDS = {side: f"data.{side}_language" for side in SIDES}
 KEYS = {"source": "src_lang", "target": "tgt_lang"}  # of tokenizer_config.json

@@ -15,16 +15,16 @@ import numpy as np
 from ..errors import CheckFailed
 from ..files.metrics import STEP_METRICS
 from ..machine import backend, mfu
-from .dispatch import Batches, steps_together
 from .events import Event
+from .log import Batches, steps_together
 from .profile import Profile
 from .session import Session
 from .stopping import Decision
 
 if TYPE_CHECKING:
     from ..tasks.base import Evaluation, Task
-    from .dispatch import Batch
     from .engine.engine import Engine
+    from .log import Batch
 
 Measured = tuple[int, dict[str, float]]  # a step, and its metrics
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not

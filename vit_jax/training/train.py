@@ -35,8 +35,8 @@ from .continuation import run_now
 from .events import Event, Summary, exhausted
 from .finish import finish, show_again
 from .loop import loop
-from .notebook import Told, suppress_output, telling, told
 from .preflight import OF_A_HOST, CheckedRun, checked_arguments, choose_folder, preflight, without_outputs
+from .progress import Told, suppress_output, telling, told
 from .resume import resume
 from .setup import set_up
 from .stopping import Caught, signals

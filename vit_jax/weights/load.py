@@ -36,7 +36,7 @@ from ..tasks.generated import searching
 from ..tasks.predictor import Predictor, Trained
 from ..tasks.table import task_spec, untrained_run
 from ..tasks.translate.encoding import encodes
-from ..text.languages import UNSTATED, Spoken
+from ..text.classes import UNSTATED, Spoken
 from ..text.record import make_tokenizers, with_spoken
 from ..text.task_params import task_settings
 from .checkpoint import Checkpoints

@@ -10,12 +10,11 @@ from ...config.ranges import check_ranges
 from ...data.inputs import Stored
 from ...errors import Field, UserError
 from ...files.shown import predictions
-from ...text.languages import Spoken
+from ...text.classes import Spoken
 from ..share import check_draws, read_share
 from .answering import Answering
 from .flags import BATCH, PredictFlags
-from .inputs import batch_starts, count_asked
-from .network import image_column, kind_of, open_network, takes
+from .inputs import batch_starts, count_asked, image_column, kind_of, open_network, takes
 from .printing import note
 from .sources import sources_of
 
