@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ... import runs
 from ...config.network import NetworkConfig
 from ...errors import UserError
 from ...files.lines import Line
 from ...files.remote_inputs import arriving_lines
 from ...machine import backend
 from ...text.classes import UNSTATED, Spoken
-from .. import runs
 from ..share import Share
 from .sources import Note, Source, sources_of
 
