@@ -137,14 +137,10 @@ def export(
     target, shard = None if path is None else os.fspath(path), _bytes(shard_size)
     _check_target(target, verify, shard)
     stated = {"class_names": list(class_names)} if class_names else {}
-    asked = {
-        "takes": takes,
-        "opset": opset,
-        "runtime": os.fspath(onnxruntime_web),
-        "weights": (weights,) if isinstance(weights, str) else tuple(weights),
-        "calibrate": calibrate,
-        "run": str(network.trained.folder or "") if isinstance(network, Predictor) else "",
-    }
+    run = str(network.trained.folder or "") if isinstance(network, Predictor) else ""
+    several = (weights,) if isinstance(weights, str) else tuple(weights)
+    asked = {"takes": takes, "opset": opset, "runtime": os.fspath(onnxruntime_web), "weights": several}
+    asked |= {"calibrate": calibrate, "run": run}
     options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": shard, "asked": asked}
     if isinstance(network, (str, os.PathLike)):
         source = _source(os.fspath(network), ema)
@@ -256,8 +252,8 @@ def export_weights(
     write_as = None if path is None else program_writer(path, layout)
     program, wanted = write_as is not None, Wanted(**asked or {})
     if program:
-        own = layout == "vit-jax" or is_named(layout)
-        _check_no_weights(path, {"to": "" if own else layout, "dtype": dtype, "verify": verify})
+        to = "" if layout == "vit-jax" or is_named(layout) else layout
+        _check_no_weights(path, {"to": to, "dtype": dtype, "verify": verify})
     with convert_first(given if isinstance(given, str) else "", EXPORTS):
         _check_wanted(path, layout, wanted, program)
         with _reading(given, stated, sets, chosen or {}, files or {}) as reading:

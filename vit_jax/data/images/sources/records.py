@@ -302,19 +302,25 @@ def _check_level(root: Path, name: str) -> None:
                 raise UserError(f"data.dir {root}", f"has {name} in {below.name}/", f"give `data.dir {below}`")
 
 
-def _not_prepared(data: ImageData, root: Path) -> UserError:
-    """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD."""
-    field, place = f"data.source {data.source}", Path(os.path.expanduser(data.source))
-    if data.source and place.is_dir():
-        return UserError(field, "is a path", f"write folder:{data.source} for a folder of images")
+def _is_file(source: str) -> UserError | None:
+    """The error where what should be the name of a set is that of a file or folder."""
+    field, place = f"data.source {source}", Path(os.path.expanduser(source))
+    if source and place.is_dir():
+        return UserError(field, "is a path", f"write folder:{source} for a folder of images")
     table = place.suffix.lower() in (".csv", ".tsv", *JSON_LINES)
     if table and not place.exists():
         return UserError(field, "there is no such file", "give a table of labels as csv:FILE, by its path from here")
-    if data.source and place.exists():
-        give = (
-            f"write csv:{data.source} for a table of labels" if table else "give folder:PATH, FILE.npz or a set by name"
-        )
+    if source and place.exists():
+        give = f"write csv:{source} for a table of labels" if table else "give folder:PATH, FILE.npz or a set by name"
         return UserError(field, "is a file", give)
+    return None
+
+
+def _not_prepared(data: ImageData, root: Path) -> UserError:
+    """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD."""
+    if error := _is_file(data.source):
+        return error
+    field = f"data.source {data.source}"
     import tensorflow_datasets as tfds
 
     there, official = prepared_in(root), tfds.list_builders(with_community_datasets=False)
