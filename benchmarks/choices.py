@@ -54,14 +54,14 @@ def work(words: dict[str, Any]) -> dict[str, Any]:
 
     state, batch = engine.start(weights(run.model)), jax.device_put(batch, engine.devices.sharded)
     began, cpu = time.perf_counter(), time.process_time()
-    compiled = engine.compiled.lower(state, batch, engine.seed, engine.auxiliary).compile()
+    compiled = engine.compiled.lower(state, batch, engine.seed, engine.frozen_arrays).compile()
     found = {"batch": run.batch, "compile": time.perf_counter() - began, "compile_cpu": time.process_time() - cpu}
-    state, metrics = compiled(state, batch, engine.seed, engine.auxiliary)
+    state, metrics = compiled(state, batch, engine.seed, engine.frozen_arrays)
     found |= {"loss": float(metrics["loss"]), "scratch": compiled.memory_analysis().temp_size_in_bytes / 1e6}
 
     def step() -> None:
         nonlocal state
-        state, _ = jax.block_until_ready(compiled(state, batch, engine.seed, engine.auxiliary))
+        state, _ = jax.block_until_ready(compiled(state, batch, engine.seed, engine.frozen_arrays))
 
     step()
     cost = measure(step, words["steps"]).summary()

@@ -41,7 +41,7 @@ PLAIN = "--model.dropout 0 --model.attention-dropout 0 --model.activation-dropou
 MIXED = "--augment.policy randaugment --augment.mixup 0.8 --augment.cutmix 1"
 FAST = "cifar10-stem --model.patch 4 --model.stem 64 128 --model.width 256 --model.hidden 512 --model.heads 8 "
 FAST += f"--model.depth 6 {HALF} --batch 512 --ema 0.999 --data.validation 0"
-RECIPES = (
+VARIANTS = (
     Recipe("cifar10-90", ">= 90 %, in 60 s", f"{FAST} --epochs 50 --augment.policy autoaugment"),
     Recipe("cifar10-95", ">= 95 %, in 5 min", f"{FAST} --epochs 200 {MIXED} --model.drop-path 0.1"),
     Recipe("cifar10-48x4", "84 % (notebook: 75.5)", f"cifar10-48x4 {HALF} --epochs 300 --augment.policy autoaugment"),
@@ -87,7 +87,7 @@ class Settings:
         """Settings of environment variables. Raises SystemExit on one that has no meaning."""
         toy, python = environment.get("TOY", "") not in ("", "0"), environment.get("PYTHON") or sys.executable
         only = tuple(filter(None, environment.get("ONLY", "").split(",")))
-        names = [recipe.name for recipe in RECIPES] + [f"{net}-{side}" for net in NETS for side in SPEEDS]
+        names = [recipe.name for recipe in VARIANTS] + [f"{net}-{side}" for net in NETS for side in SPEEDS]
         names += [f"vit-b16-{choice}" for choice in CHOICES]
         if unknown := set(only) - set(names):
             raise SystemExit(f"ONLY={','.join(only)}: there is no {', '.join(unknown)}; there are {', '.join(names)}")
@@ -270,7 +270,7 @@ def main() -> int:
     page = (s.out if s.toy else HERE / "benchmarks/results") / f"{date}-gpu.md"
     rows: list[dict[str, str]] = []
     works = [(f"{net}-{side}", speed, f"{net}-{side}") for net in NETS for side in SPEEDS]
-    works += [(f"vit-b16-{choice}", chosen, choice) for choice in CHOICES] + [(r.name, trained, r) for r in RECIPES]
+    works += [(f"vit-b16-{choice}", chosen, choice) for choice in CHOICES] + [(r.name, trained, r) for r in VARIANTS]
     works = [each for each in works if not s.only or each[0] in s.only]
     bounds = {name: planned(name, s) for name, work, _ in works if work is speed and split_name(name)[1] in PLANNED}
     for name, bound in bounds.items():

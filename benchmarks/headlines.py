@@ -7,7 +7,7 @@ results/headlines. From all that are kept two tables are made, a row for each ne
 replace those in --into, and the picture, a panel for each network with its notebook's figure as a line: curves are of
 validation, or of the training batches where there is none (dashed); a cross is the test split after the last step; the
 circle is where the notebook's epochs end, at the cost of an epoch of its recipe here. All say by which recipe of
-vit_jax/presets/recipes.py a run was trained, whatever its epochs, or else by which settings.
+vit_jax/presets/variants.py a run was trained, whatever its epochs, or else by which settings.
 
 Core-seconds are those of the training steps, without compilation, evaluations and saving. Without validation a run is
 known to have passed its notebook's figure only where it ends. The notebook's own runs are not repeated to their end
@@ -40,8 +40,8 @@ from vit_jax.figures.curves import smooth
 from vit_jax.figures.figure import GREY, page
 from vit_jax.files.atomic import read_json
 from vit_jax.files.terminal import run_command
-from vit_jax.presets.recipes import NOTEBOOKS, RECIPES, Notebook
 from vit_jax.presets.table import preset
+from vit_jax.presets.variants import NOTEBOOKS, VARIANTS, Notebook
 from vit_jax.reports.comparison import Line, gather, result_on_test
 from vit_jax.reports.tables import command_of
 from vit_jax.runs.values import differences
@@ -82,14 +82,14 @@ class Headline:
     @property
     def network(self) -> str:
         """The preset without its recipe."""
-        return RECIPES[self.preset][0] if self.preset in RECIPES else self.preset
+        return VARIANTS[self.preset][0] if self.preset in VARIANTS else self.preset
 
     @property
     def recipe(self) -> str:
         """That by which it was trained, or "preset"; or the fields in which it differs, or the digest of its config."""
         run = parse(shlex.split(self.command.partition(";")[0]))[1].run()
         usual = {"preset": preset(self.network)} | {
-            kind: preset(name) for name, (base, kind) in RECIPES.items() if base == self.network
+            kind: preset(name) for name, (base, kind) in VARIANTS.items() if base == self.network
         }
         others = {kind: differences(run, each.run).keys() - BESIDE for kind, each in usual.items()}
         nearest = min(others, key=lambda kind: (len(others[kind] - {"epochs"}), len(others[kind])))

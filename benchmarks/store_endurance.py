@@ -144,7 +144,7 @@ def leave(url: str, out: Path) -> int:
     from vit_jax.runs import find
 
     run, store = find(url), open_store(url)
-    run.bring_weights()
+    run.pull_weights()
     found = {k: v for k, v in left(run).items() if k != "beside"}
     kept = [record for number in Records(store).numbers() if (record := Records(store).read(number))]
     named = {name for record in kept for file in record.files.values() for name, _ in file.parts}

@@ -33,7 +33,6 @@ class Field:
         solve: `solve(names)` computes the value from {name: shape} of a file, or gives None where that does not tell.
         key: where config.json states it, with dots into nested objects.
         decode: what config.json states as our value.
-        encode: the inverse.
         default: the value of the layout's own library where the key is absent; UNKNOWN: it has none.
         follow: `follow(names, values)` does as `solve`, from names and the fields that do not follow (the width of a
             head, once the number of heads is known).
@@ -104,7 +103,6 @@ class Refusal:
     - loading: it is written, and its library does not load the file without the help that the reason names
 
     Args:
-        stage: one of these.
         reasons: a clause, or gives clauses from what is given, none where there is nothing to refuse.
         flag: of function, the --accept that goes on all the same.
     """
@@ -219,7 +217,6 @@ class Layout:
         """Why a config has no file of this layout.
 
         Args:
-            config: of a network.
             weights_only: whether the files beside the weights are left out.
             stated: fields in which the user states another value than those that the layout knows.
 
@@ -263,7 +260,7 @@ def matches(names: Iterable[str], signature: Iterable[str]) -> bool:
 # ------------------------------------------------------------------------------------- side files
 
 
-def stated_fields(layout: Layout, config: Json) -> Json:
+def declared_fields(layout: Layout, config: Json) -> Json:
     """The fields of our config that a config.json states: by the keys of the layout's table, with its defaults."""
     out: Json = {}
     for name, f in layout.fields.items():
@@ -343,7 +340,6 @@ def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any
     """A `solve`: the length of a tensor's axis.
 
     Args:
-        name: the tensor's.
         axis: its number; from the end where it is below 0.
         otherwise: the value where a file has no such tensor or axis.
     """
@@ -353,6 +349,24 @@ def length(name: str, axis: int, otherwise: Any = None) -> Callable[[Names], Any
 
 
 __all__ = [
-    "UNKNOWN", "WHOLE", "Facts", "Field", "Json", "Layout", "Names", "Refusal", "always", "count", "covered",
-    "defaults", "has", "length", "look", "matches", "stated_fields", "statement", "whole", "whole_size",
+    "UNKNOWN",
+    "WHOLE",
+    "Facts",
+    "Field",
+    "Json",
+    "Layout",
+    "Names",
+    "Refusal",
+    "always",
+    "count",
+    "covered",
+    "declared_fields",
+    "defaults",
+    "has",
+    "length",
+    "look",
+    "matches",
+    "statement",
+    "whole",
+    "whole_size",
 ]  # fmt: skip

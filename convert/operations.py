@@ -76,7 +76,6 @@ class Concat:
 
     Args:
         axis: along which they are joined.
-        sizes: their lengths there.
     """
 
     axis: int
@@ -227,9 +226,7 @@ def rearrange(array: np.ndarray, before: str, after: str, sizes: Mapping[str, in
     """An array with its axes rearranged.
 
     Args:
-        array: any.
         before: its axes, in einops' notation: see `Order`.
-        after: those of the result.
         sizes: lengths of axes in parentheses.
 
     Raises:

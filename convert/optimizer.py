@@ -380,10 +380,7 @@ def _moments(
     what: str,
     step: int | None,
 ) -> Moments:
-    """The moments of the parameters that have them, {role: their names}, and their one step.
-
-    Raises UserError where states are missing, steps or shapes differ.
-    """
+    """The moments of the parameters that have them, {role: their names}, and their one step."""
     names = list(dict.fromkeys(name for its in kept.values() for name in its))
     lacking = [
         n for n in names if any(n in its and TORCH_NAMES[r] not in entries.get(n, {}) for r, its in kept.items())

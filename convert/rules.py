@@ -132,7 +132,6 @@ def tied(theirs: Sequence[str], ours: str, shape: Shape, remedy: str = Tie.remed
     Args:
         theirs: the names; the first is the one that is written.
         ours: our dotted name.
-        shape: that of the parameter.
         remedy: for files in which they differ.
     """
     first, *copies = theirs
@@ -148,7 +147,6 @@ def narrow(rows: Iterable[Row], names: Iterable[str] = ()) -> list[Row]:
     """The rows for a file; see `Row.narrowed`.
 
     Args:
-        rows: of the layout.
         names: of the file. Without any, all optional tensors are left out.
     """
     names = set(names)
@@ -247,7 +245,6 @@ def check(expected: Mapping[str, Shape], given: Mapping[str, Shape], what: str, 
         expected: {name: shape}.
         given: {name: shape}.
         what: names the file in messages.
-        hint: the remedy.
 
     Raises:
         UserError: listing all names at fault.

@@ -19,8 +19,8 @@ from vit_jax.commands import cli
 from vit_jax.config.flags import Flag, flags
 from vit_jax.config.run import LoraConfig, OptimConfig, RunConfig
 from vit_jax.models.networks import NETWORKS
-from vit_jax.presets.recipes import RECIPES
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.presets.variants import VARIANTS
 from vit_jax.tasks.table import TASKS
 
 # What is shown of a class beside how it is made. A public name without an entry is shown by itself.
@@ -36,7 +36,7 @@ LOADED = {
         "predict", "values", "logits", "features", "capture", "explain", "draw_attention",
     ),
     "vit_jax.tasks.translate.use.Translator": ("predict", "encode", "capture", "explain", "draw_attention"),
-    "vit_jax.weights.bare.TextEncoder": ("encode",),
+    "vit_jax.weights.incomplete.TextEncoder": ("encode",),
     "vit_jax.tasks.caption.use.Describer": ("predict", "capture", "explain", "draw_attention"),
 }  # fmt: skip
 
@@ -181,7 +181,7 @@ def shown(value: Any) -> str:
 def presets() -> str:
     """What each preset is."""
     lines = ["# Presets", "", "`python -m vit_jax.train NAME` trains one; any flag after it replaces a field."]
-    for name in (*PRESETS, *RECIPES):
+    for name in (*PRESETS, *VARIANTS):
         found = preset(name)
         lines += ["", f"## `{name}`", "", plain(found.help or found.title)]
     return "\n".join(lines) + "\n"

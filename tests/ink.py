@@ -120,8 +120,8 @@ class Ink(Task):
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:
         return cls(run.data.threshold, tuple(metadata["preprocess"]["mean"]), tuple(metadata["preprocess"]["std"]))
 
-    def load_auxiliary(self, teacher: Any, target: Any = None) -> Ink:
-        return replace(self, auxiliary={"threshold": np.float32(self.threshold)})
+    def load_frozen_arrays(self, teacher: Any, target: Any = None) -> Ink:
+        return replace(self, frozen_arrays={"threshold": np.float32(self.threshold)})
 
     def prepare(self, batch: Any, keys: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
@@ -130,22 +130,22 @@ class Ink(Task):
         return {**batch, "image": jnp.rint(share * image + (1 - share) * image[::-1]).astype(jnp.uint8)}
 
     def teacher(self, image: Any) -> Any:
-        return (image.astype(jnp.float32) >= self.auxiliary["threshold"]).mean((1, 2, 3))  # [B]
+        return (image.astype(jnp.float32) >= self.frozen_arrays["threshold"]).mean((1, 2, 3))  # [B]
 
-    def says(self, model: Any, image: Any, keys: Any = None) -> Any:
+    def top_k(self, model: Any, image: Any, keys: Any = None) -> Any:
         return model(normalise(image, self.mean, self.std, model.dtype), keys=keys)[:, 0]  # [B]
 
     def loss(self, model: Any, batch: Any, keys: Any, denominator: Any = None) -> tuple[Any, dict[str, Any]]:
-        error = self.says(model, batch["image"], keys) - self.teacher(batch["image"])
+        error = self.top_k(model, batch["image"], keys) - self.teacher(batch["image"])
         return jnp.square(error).mean(), {"error": jnp.abs(error).mean()}
 
     def outputs(self, model: Any, batch: Any) -> dict[str, Any]:
-        said = self.says(model, batch["image"])
+        said = self.top_k(model, batch["image"])
         error = said - self.teacher(batch["image"])
         return {"predicted": said, "loss": jnp.square(error), "error": jnp.abs(error)}
 
     def answers(self, predictor: Any, inputs: Any, top: int, first: int) -> Any:
-        for file, said in zip(inputs, self.says(predictor.model, predictor.pixels(inputs)).tolist(), strict=True):
+        for file, said in zip(inputs, self.top_k(predictor.model, predictor.pixels(inputs)).tolist(), strict=True):
             yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")], (f"{said:.6f}",))
 
     def draw_result(self, split: Any, result: Any, metadata: Any, folder: Any, caption: str) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class Ink(Task):
         images = data.splits["test"].take(np.arange(50))
         with page(plots / "ink.png", 5, 5) as figure:
             axes = figure.subplots(subplot_kw={"xlabel": "teacher", "ylabel": "perceptron", "title": caption})
-            axes.plot(np.asarray(self.teacher(images)), np.asarray(self.says(network, images)), "o")
+            axes.plot(np.asarray(self.teacher(images)), np.asarray(self.top_k(network, images)), "o")
         return ""
 
 

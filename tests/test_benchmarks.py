@@ -48,7 +48,7 @@ from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.machine.published import published
+from vit_jax.machine.mfu import published
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
@@ -307,7 +307,7 @@ def test_choices_are_measured_beside_each_other_and_one_that_fails_is_a_row(tmp_
 def test_every_command_of_the_gpu_script_is_one_of_ours(tmp_path):
     asked = {"OUT": str(tmp_path), "DATA": "sets", "SEEDS": "2"}
     full, toy = gpu.Settings.read(asked), gpu.Settings.read(asked | {"TOY": "1"})
-    first, *rest = gpu.RECIPES
+    first, *rest = gpu.VARIANTS
     for s, recipe, warm in [(toy, first, True), (toy, first, False), *((full, each, False) for each in (first, *rest))]:
         _, options, _ = parse(gpu.training(recipe, s, warm))
         check_run(options.run())
@@ -317,7 +317,7 @@ def test_every_command_of_the_gpu_script_is_one_of_ours(tmp_path):
 def test_the_table_of_the_gpu_script(tmp_path, monkeypatch, capsys):
     """What failed is a row as well, and what is done is not done again."""
     s = gpu.Settings.read({"OUT": str(tmp_path), "PYTHON": sys.executable})
-    done, failing = gpu.RECIPES[0], replace(gpu.RECIPES[1], train="no-such-preset")
+    done, failing = gpu.VARIANTS[0], replace(gpu.VARIANTS[1], train="no-such-preset")
     metrics = {"test.last.accuracy": {"mean": 0.9, "std": 0.01, "values": [0.89, 0.91]}, "seconds": {"mean": 90.0}}
     member = tmp_path / done.name / "seed-0"
     member.mkdir(parents=True)

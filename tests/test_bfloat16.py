@@ -16,7 +16,7 @@ from vit_jax.machine.targets import HERE, read_target
 from vit_jax.models import rounded as in_bfloat16
 from vit_jax.models.build import definition
 from vit_jax.models.rounded import rounded_product
-from vit_jax.models.stack import POLICIES, as_chosen
+from vit_jax.models.stack import POLICIES, with_lowering
 from vit_jax.models.state import merge
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_of
@@ -127,7 +127,7 @@ def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(n
         made = definition(run.model, dtype, parameters)
 
         def loss(tree):
-            network = as_chosen(merge(made, tree), run)
+            network = with_lowering(merge(made, tree), run)
             batch = task.prepare(batch_of(run, 0), keys)
             return task.loss(network, batch, keys, task.denominator(batch))[0]
 

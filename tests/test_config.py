@@ -26,8 +26,8 @@ from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 from vit_jax.models.sizes import SIZES, sized_config
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.presets.recipes import PURPOSES, RECIPES
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.presets.variants import PURPOSES, VARIANTS
 from vit_jax.runs import check as checks
 from vit_jax.runs.check import check_run
 from vit_jax.runs.values import differences, flat, from_dict, to_dict
@@ -62,9 +62,9 @@ def test_presets_have_the_notebooks_number_of_parameters(name):
     assert count(dataclasses.replace(preset(name).run.model, classes=classes)) == expected
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_recipes_train_the_network_of_their_preset_on_its_data(name):
-    base, kind = RECIPES[name]
+    base, kind = VARIANTS[name]
     usual, run = preset(base).run, preset(name).run
     check_run(run)
     assert run.model.shapes() == usual.model.shapes() and run.data == usual.data and run.task == usual.task

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from vit_jax.data.images import jpeg
+from vit_jax.data.images.high_bit_depth import Kind, eight_bits
 from vit_jax.data.images.preprocess import Preprocess, decode_image, open_image
-from vit_jax.data.images.wide import Kind, eight_bits
 from vit_jax.errors import UserError
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)

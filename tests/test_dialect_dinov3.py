@@ -13,7 +13,7 @@ from convert import rules
 from convert.dialects import LAYOUTS, refused
 from convert.operations import same
 from convert.plan.plan import plan
-from convert.recognise.config import Untold
+from convert.recognise.config import MissingFields
 from convert.recognise.reading import Options, read
 from convert.write.write import write
 from vit_jax.errors import UserError
@@ -94,7 +94,7 @@ def test_periods_are_powers_of_the_base_exact_or_in_bfloat16():
 def test_which_periods_a_file_has_is_asked_for_and_never_guessed(tmp_path):
     save_file(tensors(CONFIG), tmp_path / "meta.safetensors")
     path = str(tmp_path / "meta.safetensors")
-    with pytest.raises(Untold, match=r"rotary_periods, image; .*--set rotary_periods=\.\.\."):
+    with pytest.raises(MissingFields, match=r"rotary_periods, image; .*--set rotary_periods=\.\.\."):
         read(path)
     with read(path, Options(sets={"image": 8, "rotary_periods": "bfloat16"})).source as source:
         assert source.path == path

@@ -8,7 +8,7 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, notebook_48, notebook_256, notebook_768
-from convert.recognise.config import Untold, resolve
+from convert.recognise.config import MissingFields, resolve
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
@@ -92,7 +92,7 @@ def test_a_file_is_recognised_asked_about_and_read_back(layout):
     theirs = rules.write(table.rows(config), numbers(config))
     names = {name: array.shape for name, array in theirs.items()}
     assert [each.name for each in LAYOUTS.values() if each.recognises(names)] == [layout]
-    with pytest.raises(Untold) as caught:
+    with pytest.raises(MissingFields) as caught:
         resolve(table, names, [], "model.pt")
     assert sorted(caught.value.fields) == sorted(SAID[layout])
     found = resolve(table, names, [("--set", SAID[layout])], "model.pt")

@@ -9,7 +9,7 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, big_vision
-from convert.recognise.config import Untold, resolve
+from convert.recognise.config import MissingFields, resolve
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -108,7 +108,7 @@ def test_a_file_is_known_by_its_names_and_its_config_by_shapes_and_what_was_said
     ],
 )
 def test_what_no_shape_tells_is_asked_for(layout, config, asked):
-    with pytest.raises(Untold) as caught:
+    with pytest.raises(MissingFields) as caught:
         resolve(layout, shapes(layout, config), [], "file")
     assert sorted(caught.value.fields) == sorted(asked)
 

@@ -138,7 +138,7 @@ def test_it_teaches_in_evaluation_mode(torch, files, tmp_path, inside):
     pixels = np.random.default_rng(2).integers(0, 256, (4, 33, 24, 3))
     with jax.enable_x64(True):
         task = task_of(replace(run, compute_dtype="float64"), {"preprocess": {"mean": [0.5] * 3, "std": [0.5] * 3}})
-        found = jax.jit(task.load_auxiliary(open_teacher(run)).teacher_logits)(pixels.astype(np.uint8))
+        found = jax.jit(task.load_frozen_arrays(open_teacher(run)).teacher_logits)(pixels.astype(np.uint8))
     with torch.no_grad():
         images = torch.from_numpy((pixels / 255 - [0.5, 0.4, 0.3]) / 0.25)
         expected = module(images.permute(0, 3, 1, 2)).numpy()

@@ -8,7 +8,7 @@ import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS, simple_vit, vit_pytorch, vit_pytorch_distill
-from convert.recognise.config import Untold, resolve
+from convert.recognise.config import MissingFields, resolve
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
@@ -159,7 +159,7 @@ def test_the_readme_networks_have_as_many_parameters_as_the_library_counts(heads
 )
 def test_what_a_file_cannot_tell_is_asked_for(layout, config, asked):
     names = shapes(layout, config)
-    with pytest.raises(Untold) as caught:
+    with pytest.raises(MissingFields) as caught:
         resolve(LAYOUTS[layout], names, [], "model.pt")
     assert sorted(caught.value.fields) == sorted(asked.split(", "))
     said = {**SAID, "pool": "cls"} if "pool" in asked else SAID

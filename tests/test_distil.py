@@ -75,7 +75,7 @@ def a_teacher(model=TEACHER, path="t", names=(), **preprocess):
 
 def taught(run, teacher=None):
     task = task_of(run, {"preprocess": {"mean": [0.45, 0.5, 0.55], "std": [0.2, 0.3, 0.25]}})
-    return task.load_auxiliary(teacher or a_teacher())
+    return task.load_frozen_arrays(teacher or a_teacher())
 
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -160,8 +160,8 @@ def test_a_teacher_is_built_for_the_devices_that_compute_it(monkeypatch):
     monkeypatch.setattr(build, "rounds_factors", lambda dtype, target: dtype == "bfloat16" and target is HERE)
     task = task_of(a_run(compute_dtype="bfloat16"), {"preprocess": {"mean": MEAN, "std": STD}})
     for target, dtype in ((HERE, "float32"), (read_target("h100"), "bfloat16"), (read_target("v5e:2x2"), "bfloat16")):
-        found = task.load_auxiliary(a_teacher(), target)
-        assert merge(found.teacher, found.auxiliary["parameters"]).dtype == dtype
+        found = task.load_frozen_arrays(a_teacher(), target)
+        assert merge(found.teacher, found.frozen_arrays["parameters"]).dtype == dtype
 
 
 def test_each_head_gives_its_own_logits_and_the_pool_decides_which_predict():
@@ -204,10 +204,10 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
     run = a_run(accumulate=2, scan=True, remat="full")
     task = taught(run)
     engine = Engine(run, definition(STUDENT), task, Optimizer(run.optim, 4, 2, STUDENT.parameters()))
-    first = engine.auxiliary
+    first = engine.frozen_arrays
     losses = []
     for scale in (1, 3, 1):
-        engine.auxiliary = jax.tree.map(lambda x, by=scale: jax.device_put(np.asarray(x) * by, x.sharding), first)
+        engine.frozen_arrays = jax.tree.map(lambda x, by=scale: jax.device_put(np.asarray(x) * by, x.sharding), first)
         state = engine.start(jax.tree.map(np.float32, unflatten(weights(STUDENT))))
         state, metrics = engine.train(state, BATCH)
         losses.append(float(metrics["loss"]))
@@ -317,7 +317,7 @@ def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
     path = str(digits_run) if folder else str(vit_jax.export(known, tmp_path / "t.safetensors")[0])
     run = a_run(replace(STUDENT, channels=1, classes=10), teacher=path)
     pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1)).astype(np.uint8)
-    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_auxiliary(open_teacher(run))
+    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_frozen_arrays(open_teacher(run))
     np.testing.assert_allclose(jax.jit(task.teacher_logits)(pixels), known.logits(pixels), atol=1e-5)
 
 

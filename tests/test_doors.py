@@ -31,8 +31,8 @@ from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
 from vit_jax.models.rounded import rounds_factors
-from vit_jax.presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
 from vit_jax.runs.values import flat, from_dict, to_dict
 from vit_jax.training import finish, preflight
 
@@ -185,7 +185,7 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
         shown = " ".join(text.split())
         assert "notebook prints 0.755 on test after 100 epochs" in shown
         assert (f"cifar10-48x4: {preset('cifar10-48x4').title}." in shown) == (asked != "cifar10-48x4")
-        for name, (base, kind) in RECIPES.items():
+        for name, (base, kind) in VARIANTS.items():
             other = f"{name}: {PURPOSES[kind]}. {NOTEBOOKS[base].recipes[kind].help}"
             assert (other in shown) == (base == "cifar10-48x4" and name != asked)
 

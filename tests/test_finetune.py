@@ -21,7 +21,7 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
 from vit_jax.weights.checkpoint import Checkpoints
-from vit_jax.weights.start.recipes import apply_recipe
+from vit_jax.weights.start.tuning import apply_tuning
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 FULL = ViTConfig(
@@ -121,7 +121,7 @@ def test_what_cannot_be_is_one_sentence_and_writes_nothing(here, inside, line, s
 def test_a_network_without_recipes_says_so(tmp_path, monkeypatch):
     run = replace(vit_jax.preset("numbers").run, init="x", model=TransformerConfig())
     with pytest.raises(UserError, match=r"^tune is head, but a Transformer has no such recipe: state `optim\.freeze"):
-        apply_recipe(run, "head")
+        apply_tuning(run, "head")
 
 
 # --------------------------------------------------------------------------- a run with a frozen trunk

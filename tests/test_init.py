@@ -34,7 +34,7 @@ from vit_jax.training.stopping import Caught
 from vit_jax.weights import load as weights
 from vit_jax.weights.interop import read_weights
 from vit_jax.weights.start import start as starting
-from vit_jax.weights.start.again import check_unchanged
+from vit_jax.weights.start.reproducible import check_unchanged
 
 # A network that timm could have trained, and what its config.json says of it.
 VIT = ViTConfig(image=32, patch=8, classes=3, width=24, depth=2, heads=4, hidden=96)

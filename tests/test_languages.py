@@ -11,7 +11,7 @@ from tests.test_tokenizer_classes import of_m2m, sentence_pieces, spm, write
 from vit_jax.commands import predict
 from vit_jax.config.hints import nearest
 from vit_jax.errors import UserError
-from vit_jax.text.languages import Spoken
+from vit_jax.text.classes import Spoken
 from vit_jax.text.record import make_tokenizers, open_tokenizers, record_tokenizers
 
 torch = pytest.importorskip("torch")

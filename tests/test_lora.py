@@ -224,7 +224,7 @@ def test_with_bfloat16_weights_factors_and_moments_stay_float32():
     run = replace(RUN, compute_dtype="bfloat16")
     engine = engine_of(run, "float32")
     state = engine.start(unflatten({name: jnp.asarray(x, jnp.float32) for name, x in weights(VIT).items()}))
-    after, _ = jax.eval_shape(engine.jit_step, state, batches()[0], engine.seed, engine.auxiliary)
+    after, _ = jax.eval_shape(engine.jit_step, state, batches()[0], engine.seed, engine.frozen_arrays)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert {x.dtype for x in jax.tree.leaves(after)} == {np.dtype(np.float32), np.dtype(np.int32)}
 

@@ -24,7 +24,7 @@ from vit_jax.runs.check import check_run
 from vit_jax.tasks.classify.balance import class_weights, label_weights, log_prior
 from vit_jax.tasks.classify.kinds.table import kind_of
 from vit_jax.tasks.classify.loss import check_loss
-from vit_jax.training.engine.step import mean_over_parts
+from vit_jax.training.engine.step import mean_over_microbatches
 
 torch = pytest.importorskip("torch")
 from torch_ref.labels import Labels  # noqa: E402
@@ -140,7 +140,7 @@ def test_losses_and_gradients_are_those_of_pytorch_whole_or_in_parts(case, parts
         def part(batch, keys):
             return made.loss(batch["z"][:, :outputs], batch, None if whole is None else whole / parts)[0]
 
-        return mean_over_parts(part, {**batch, "z": logits}, jnp.arange(B), parts)
+        return mean_over_microbatches(part, {**batch, "z": logits}, jnp.arange(B), parts)
 
     value, slope = jax.jit(jax.value_and_grad(ours))(jnp.asarray(LOGITS))
     leaf = t(LOGITS).requires_grad_()

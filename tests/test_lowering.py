@@ -66,13 +66,13 @@ def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     open_sizes = {size: 10 for size in run.model.marked("from_data") if not value_at(run.model, size)}
     given = task_spec(run.task).stand_in(replace(run, model=run.model.with_sizes(open_sizes)))
     run = given.run
-    task = task_of(run, given.metadata).load_auxiliary(a_teacher(getattr(run.model, "channels", 1)))
+    task = task_of(run, given.metadata).load_frozen_arrays(a_teacher(getattr(run.model, "channels", 1)))
     network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
     engine, evaluator = Engine(run, network, task, optimizer), Evaluator(run.model, network, task)
     weights = unflatten({name: abstract(shape, np.float32) for name, shape in run.model.shapes().items()})
     batch, examples = ({k: abstract(*v) for k, v in each.items()} for each in (given.batch, given.examples))
-    training = engine.compiled.trace(jax.eval_shape(engine.start, weights), batch, engine.seed, engine.auxiliary)
-    evaluation = evaluator.compiled.trace(weights, examples, evaluator.auxiliary)
+    training = engine.compiled.trace(jax.eval_shape(engine.start, weights), batch, engine.seed, engine.frozen_arrays)
+    evaluation = evaluator.compiled.trace(weights, examples, evaluator.frozen_arrays)
     for platform in ("cuda", "tpu", "cpu"):
         texts = [step.lower(lowering_platforms=(platform,)).as_text() for step in (training, evaluation)]
         assert all("dot_general" in text for text in texts)

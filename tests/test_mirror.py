@@ -15,7 +15,7 @@ from vit_jax.files.stores.mirror import Mirror
 from vit_jax.files.stores.open import open_store
 from vit_jax.files.stores.records import Records
 from vit_jax.runs import choose
-from vit_jax.runs.mirror import here
+from vit_jax.runs.mirror import local_copy
 
 SAVES = 4
 
@@ -119,7 +119,7 @@ def test_a_kill_between_any_two_requests_loses_nothing_that_was_reported(tmp_pat
         assert held(found) in ([saved(tmp_path, done)] + ([saved(tmp_path, done + 1)] if done < SAVES else []))
         assert not said
         live(store, tmp_path / f"third-{requests}", reported)
-        assert Mirror(store, tmp_path / f"read-{requests}").bring(said.append)
+        assert Mirror(store, tmp_path / f"read-{requests}").pull(said.append)
         assert held(tmp_path / f"read-{requests}") == saved(tmp_path, SAVES)
         kept = [record for number in Records(store).numbers() if (record := Records(store).read(number))]
         named = {name for record in kept for file in record.files.values() for name, _ in file.parts}
@@ -175,7 +175,7 @@ def test_a_second_writer_is_refused_and_a_dead_one_followed(bucket, tmp_path):
     save(tmp_path / "second", 2)
     second.commit()
     second.release()
-    assert Mirror(store, tmp_path / "read").bring(said.append) and held(tmp_path / "read") == saved(tmp_path, 2)
+    assert Mirror(store, tmp_path / "read").pull(said.append) and held(tmp_path / "read") == saved(tmp_path, 2)
     third = take(store, tmp_path / "third", lives=lambda place: None)  # at once: the second has said that it ended
     third.release()
 
@@ -204,7 +204,7 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
         bucket.objects.pop("run/records/newest.json") if harm == "newest" else None
     if harm == "newest":
         del bucket.faults[last]
-    assert Mirror(open_store("s3://bucket/run"), tmp_path / "read").bring(said.append)
+    assert Mirror(open_store("s3://bucket/run"), tmp_path / "read").pull(said.append)
     expected = 2 if harm in ("newest", "late") else 1
     assert held(tmp_path / "read") == saved(tmp_path, expected)
     assert bool(said) == (harm in ("gone", "short", "changed"))
@@ -213,7 +213,7 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
     save(tmp_path / "again", 3)
     again.commit()
     again.release()
-    assert Mirror(open_store("s3://bucket/run"), tmp_path / "end").bring(said.append)
+    assert Mirror(open_store("s3://bucket/run"), tmp_path / "end").pull(said.append)
     left = held(tmp_path / "again")
     assert held(tmp_path / "end") == {path: content for path, content in left.items() if not path.endswith(".tmp")}
 
@@ -242,7 +242,7 @@ def test_a_host_that_does_not_answer_is_named_soon(monkeypatch):
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{address}")
         with pytest.raises(UserError, match=f"{address} gave no answer in 0 seconds; check the network"):
-            here("s3://bucket/runs/digits")
+            local_copy("s3://bucket/runs/digits")
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from vit_jax.files.shown import html_table
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.score import score_of
 from vit_jax.training import finish
-from vit_jax.training.notebook import HIDDEN, show_figures, telling
-from vit_jax.training.progress import Progress
+from vit_jax.training.progress import HIDDEN, Progress, show_figures, telling
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (3, 8, 8)).astype(np.uint8)
 

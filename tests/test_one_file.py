@@ -149,7 +149,7 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
 
     monkeypatch.setitem(NETWORKS, "perceptron", ink.PerceptronConfig)
     run, table = ink.preset().run, ink.PerceptronConfig().parameters()
-    task = ink.Ink(128, (0.0,), (1.0,)).load_auxiliary(None)
+    task = ink.Ink(128, (0.0,), (1.0,)).load_frozen_arrays(None)
     batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
     for parallel in ("jit", "pmap"):
         engine = Engine(
@@ -157,7 +157,7 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
         )
         losses = []
         for threshold in (128, 0, 256, 128):
-            engine.auxiliary = engine.to_devices({"threshold": np.float32(threshold)})
+            engine.frozen_arrays = engine.to_devices({"threshold": np.float32(threshold)})
             state, metrics = engine.train(engine.start(start(run.model, jax.random.key(0))), batch)
             losses.append(float(metrics["loss"]))
         assert losses[0] == losses[3] and len(set(losses)) == 3  # nothing of it is a constant
@@ -166,7 +166,7 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
     evaluator = Evaluator(run.model, definition(run.model), task)
     outputs = []
     for threshold in (128, 0):
-        evaluator.auxiliary = {"threshold": np.float32(threshold)}
+        evaluator.frozen_arrays = {"threshold": np.float32(threshold)}
         outputs.append(evaluator.outputs(start(run.model, jax.random.key(0)), batch)["error"])
     assert (outputs[0] != outputs[1]).any()
     record = json.loads((place / "runs/ink/config.json").read_text())

@@ -30,7 +30,7 @@ from convert import adapt, rules
 from convert.commands.arguments import PURPOSE, options, parser
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
-from convert.recognise.config import Untold
+from convert.recognise.config import MissingFields
 from convert.recognise.layouts import extras, find
 from convert.recognise.preprocessing import SETTABLE
 from convert.recognise.reading import read
@@ -473,9 +473,9 @@ def test_a_version_that_is_none_is_answered_with_those_that_are(name):
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=lambda layout: layout.name)
 def test_a_config_beside_the_weights_is_asked_for_only_where_it_is_read(layout, tmp_path):
-    error = Untold(str(tmp_path / "x.safetensors"), layout, ["heads"], {}, {})
+    error = MissingFields(str(tmp_path / "x.safetensors"), layout, ["heads"], {}, {})
     assert ("config.json beside" in error.remedy) == layout.reads_side_files
     assert ("`model NAME`" in error.remedy) == (layout.network is ViTConfig)
     (tmp_path / "config.json").touch()
-    error = Untold(str(tmp_path / "x.safetensors"), layout, ["heads"], {}, {})
+    error = MissingFields(str(tmp_path / "x.safetensors"), layout, ["heads"], {}, {})
     assert "config.json beside" not in error.remedy and "`fields heads=...`" in error.remedy

@@ -47,7 +47,7 @@ from vit_jax.files.stores.objects import ObjectStore
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import mfu
 from vit_jax.machine.hosts.group import ALONE
-from vit_jax.machine.published import PUBLISHED, Published
+from vit_jax.machine.mfu import PUBLISHED, Published
 from vit_jax.models.build import start
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import gather
@@ -57,7 +57,7 @@ from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.preflight import Checked, preflight
+from vit_jax.training.preflight import CheckedRun, preflight
 from vit_jax.training.saving import Saver
 from vit_jax.training.setup import open_data
 from vit_jax.training.train import train
@@ -159,7 +159,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) ->
     """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
     set_up = training.set_up
 
-    def once(checked: Checked, dataset: Data, *_: object) -> setup.Setup:
+    def once(checked: CheckedRun, dataset: Data, *_: object) -> setup.Setup:
         run = checked.run
         execution = {
             f.name: f.default
@@ -302,7 +302,7 @@ def test_killed_between_two_requests_a_run_in_a_store_goes_on_elsewhere(
         elsewhere(3)
         found = vit_jax.runs.find(summary["folder"])
         assert str(found) == summary["folder"] == "s3://bucket/runs/run"
-        found.bring_weights()
+        found.pull_weights()
         assert_same(result(found), ended(reference))
         assert train(resume=summary["folder"])["step"] == STEPS, "of a finished run nothing is done"
         assert [each.members[0].ended for each in gather(["s3://bucket/runs"]).lines] == ["finished"]

@@ -17,8 +17,8 @@ import pytest
 
 from vit_jax import runs
 from vit_jax.errors import UserError
-from vit_jax.figures import kept
-from vit_jax.figures.kept import keep_attention, keep_classes, keep_positions, keep_texts
+from vit_jax.figures import report_data
+from vit_jax.figures.report_data import keep_attention, keep_classes, keep_positions, keep_texts
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.given import finetuned
 from vit_jax.presets.table import preset
@@ -395,17 +395,17 @@ def test_attention_that_is_too_much_loses_examples_then_tokens_then_heads_then_l
     shape, count, layers, heads, note
 ):
     side = math.isqrt(shape[2])
-    found, said = kept.fit_attention([np.broadcast_to(np.float32(0.5), shape)] * count, (side, side))
+    found, said = report_data.fit_attention([np.broadcast_to(np.float32(0.5), shape)] * count, (side, side))
     assert note in said and bool(found) == bool(layers)
     for some in found:
         assert some.weights.shape[:2] == (layers, heads) and some.layers == list(range(layers))
         assert some.weights.shape[2] == len(some.looking) and some.looking[0] == 0
-    assert sum(some.weights.size for some in found) <= kept.WEIGHTS
+    assert sum(some.weights.size for some in found) <= report_data.WEIGHTS
 
 
 def test_of_too_many_layers_some_are_kept_the_last_among_them():
     numbers = np.arange(10, dtype=np.float32)[:, None, None, None]
-    found, said = kept.fit_attention([np.broadcast_to(numbers, (10, 1, 30, 30))], most=2800)
+    found, said = report_data.fit_attention([np.broadcast_to(numbers, (10, 1, 30, 30))], most=2800)
     assert said == "in 3 of its 10 layers" and found[0].layers == [3, 6, 9]
     assert found[0].weights[:, 0, 0, 0].tolist() == [3, 6, 9]
 

@@ -11,13 +11,12 @@ from sklearn.frozen import FrozenEstimator
 
 from vit_jax.scores.classes import balanced_accuracy, rank, rank_classes
 from vit_jax.scores.intervals import bootstrap
-from vit_jax.scores.labels import score_labels
+from vit_jax.scores.labels import choose_thresholds, score_labels
 from vit_jax.scores.numbers import score_numbers
 from vit_jax.scores.reliability import error_of_drawn, reliability
 from vit_jax.scores.rouge import NAMES, rouge
 from vit_jax.scores.suspects import suspect_classes, suspect_labels
 from vit_jax.scores.temperature import PARTED, USELESS, class_temperature, set_temperature
-from vit_jax.scores.thresholds import choose_thresholds
 
 
 @pytest.fixture

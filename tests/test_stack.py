@@ -23,7 +23,7 @@ from vit_jax.models.attention import Attention
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.layers import Mlp
-from vit_jax.models.stack import as_chosen
+from vit_jax.models.stack import with_lowering
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
@@ -143,7 +143,7 @@ def test_blocks_of_every_kind_go_through_a_loop_in_bfloat16(kind):
     engine, tree = engine_of(run, "float32")
     engine.definition = definition(run.model, "bfloat16", "float32", read_target("h100"))
     state = engine.start(tree)
-    after, metrics = jax.eval_shape(engine.compiled, state, batch_of(run, 0), engine.seed, engine.auxiliary)
+    after, metrics = jax.eval_shape(engine.compiled, state, batch_of(run, 0), engine.seed, engine.frozen_arrays)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert metrics["loss"].dtype == np.float32
 
@@ -156,7 +156,9 @@ def step_of(depth, **fields):
     model = replace(ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, heads=2, hidden=12), depth=depth)
     run = replace(IMAGES, model=model, **fields)
     engine, tree = engine_of(run, "float32")
-    return engine.compiled.trace(jax.eval_shape(engine.start, tree), batch_of(run, 0), engine.seed, engine.auxiliary)
+    return engine.compiled.trace(
+        jax.eval_shape(engine.start, tree), batch_of(run, 0), engine.seed, engine.frozen_arrays
+    )
 
 
 def products(depth, **how):
@@ -196,7 +198,7 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
         shapes.add(query.shape)
         return real(self, query, *arguments, **others)
 
-    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, H100))
+    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: with_lowering(network, run, H100))
     monkeypatch.setattr(vit, "needs_even", lambda *_: True)
     monkeypatch.setattr(Attention, "attend", attend)
     for name, x in trained(run).items():
@@ -207,7 +209,7 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
 @pytest.mark.parametrize("name", ["ViT", pytest.param("Transformer", marks=pytest.mark.slow)])
 def test_a_step_for_a_tpu_has_the_same_numbers(name, monkeypatch):
     """In float64, with heads as an axis of products, and patches that are projected by a convolution."""
-    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, read_target("v5e:2x2")))
+    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: with_lowering(network, run, read_target("v5e:2x2")))
     expected = plain(name)
     for each, x in trained(RUNS[name]).items():
         np.testing.assert_allclose(x, expected[each], rtol=0, atol=1e-12, err_msg=each)
@@ -223,7 +225,7 @@ def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(how, monke
         return real(mlp, x, **more)
 
     monkeypatch.setattr(Mlp, "__call__", call)
-    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: as_chosen(network, run, H100))
+    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: with_lowering(network, run, H100))
     for cast in (stack.cast_together, lambda *_: None):
         monkeypatch.setattr(stack, "cast_together", cast)
         engine, tree = engine_of(replace(run, compute_dtype="bfloat16"), "float32")
@@ -249,7 +251,7 @@ def test_a_step_has_the_fused_kernel_where_it_can(name, monkeypatch):
     for kernel in ("plain", "auto", "fused"):  # auto: not on a CPU
         assert not asked
         engine, tree = engine_of(replace(run, model=replace(run.model, **quiet), attention_kernel=kernel), "float32")
-        jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.auxiliary)
+        jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.frozen_arrays)
     assert asked == [name == "Transformer"] * 2
 
 

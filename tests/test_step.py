@@ -34,7 +34,6 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
-from vit_jax.training.dispatch import Batches, steps_together
 from vit_jax.training.engine import devices
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
@@ -42,6 +41,7 @@ from vit_jax.training.engine.histograms import BINS, Histograms, histogram
 from vit_jax.training.engine.kernels import FewKernels
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import example_keys
+from vit_jax.training.log import Batches, steps_together
 from vit_jax.training.saving import on_host
 
 STEPS = 10
@@ -85,7 +85,7 @@ def to_host(engine, state):
 class Regression:
     """Squared error of a linear map whose input is disturbed by a draw of each example's own."""
 
-    auxiliary, auxiliary_in_outputs = {}, False
+    frozen_arrays, auxiliary_in_outputs = {}, False
 
     def prepare(self, batch, keys):
         return batch
@@ -667,7 +667,7 @@ def test_a_bfloat16_step_keeps_its_state_in_float32(x64):
         engine, tree = network(NOISY, "float32")
         engine.definition = definition(NOISY.model, "bfloat16", "float32", read_target("h100"))
         state = engine.start(tree)
-        after, metrics = jax.eval_shape(engine.jit_step, state, examples(16, 0), engine.seed, engine.auxiliary)
+        after, metrics = jax.eval_shape(engine.jit_step, state, examples(16, 0), engine.seed, engine.frozen_arrays)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert metrics["loss"].dtype == metrics["grad_norm"].dtype == np.float32
 

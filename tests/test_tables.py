@@ -14,7 +14,7 @@ from tests.image_sources import a_run, open_dataset
 from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.labels import labels_of
 from vit_jax.data.images.sources.layout import WHOLE
-from vit_jax.data.images.tables.columns import Stated
+from vit_jax.data.images.tables.columns import Declared
 from vit_jax.data.images.tables.open import describe, open_table, open_test_table, read_table
 from vit_jax.data.images.tables.places import find_table, metadata_in
 from vit_jax.data.images.tables.rows import read_rows
@@ -36,7 +36,7 @@ def written(root, text, name="t.csv"):
 
 
 def table(root, text, name="t.csv", **stated):
-    return read_table(written(root, text, name), Stated(**stated))
+    return read_table(written(root, text, name), Declared(**stated))
 
 
 def rows(header, cells):
@@ -121,7 +121,7 @@ def test_a_table_that_is_no_file_is_refused_at_once(tmp_path):
     os.symlink(tmp_path / "round.csv", tmp_path / "round.csv")
     for name, said in (("pipe.csv", "a pipe"), ("round.csv", "a circle"), ("none.csv", "no file"), ("", "a folder")):
         with pytest.raises(UserError) as caught:
-            read_table(find_table(f"csv:{tmp_path / name}"), Stated())
+            read_table(find_table(f"csv:{tmp_path / name}"), Declared())
         assert said in str(caught.value)
 
 
@@ -228,7 +228,7 @@ def test_json_lines_hold_what_a_csv_file_holds_and_lists(root):
 )  # fmt: skip
 def test_what_can_be_read_in_two_ways_or_in_none_is_said_in_one_sentence(root, text, stated, said):
     with pytest.raises(UserError) as caught:
-        open_table(written(root, text), Stated(**stated))
+        open_table(written(root, text), Declared(**stated))
     message = str(caught.value).replace(str(root), "T").replace(os.path.relpath(root), "T")
     assert said in message and "\n" not in message
 
@@ -251,7 +251,7 @@ def test_a_colon_in_a_name_is_part_of_it_and_the_folder_comes_after_the_last(tmp
     Image.new("L", (8, 8)).save(tmp_path / "im/i0.png")
     (tmp_path / "a:b.csv").write_text("file,label\ni0,x\n")
     place = find_table(f"csv:{tmp_path}/a:b.csv:{tmp_path}/im")
-    assert place.name == "a:b" and read_table(place, Stated()).paths == [str(tmp_path / "im/i0.png")]
+    assert place.name == "a:b" and read_table(place, Declared()).paths == [str(tmp_path / "im/i0.png")]
 
 
 def test_hugging_face_metadata_is_found_in_a_folder_or_in_those_of_its_splits(tmp_path):
@@ -262,7 +262,7 @@ def test_hugging_face_metadata_is_found_in_a_folder_or_in_those_of_its_splits(tm
         (tmp_path / split / "metadata.csv").write_text(
             "\n".join(["file_name,id,label", *(f"{name}.png,7,cat" for name in names)])
         )
-    found = read_table(metadata_in(tmp_path), Stated())
+    found = read_table(metadata_in(tmp_path), Declared())
     assert [os.path.relpath(path, tmp_path) for path in found.paths] == ["train/a.png", "train/b.png", "valid/c.png"]
     assert found.splits == ["train", "train", "validation"] and found.rows.where(2).endswith(
         "valid/metadata.csv line 2"
@@ -302,17 +302,17 @@ def test_labels_of_another_table_are_those_of_the_network_by_name(root):
     """In another order, with a label that the network lacks a column of, and with classes that are not there."""
     network = Outputs("set", ("a", "b", "c"))
     place = written(root, rows("image,c,age,a", ("1,30,0", "0,40,", "1,50,1")))
-    source = open_test_table(place, Stated(labels=("a", "b", "c")), network)
+    source = open_test_table(place, Declared(labels=("a", "b", "c")), network)
     labels, _ = labels_of(network).matched("", WHOLE, source, network.names)
     assert labels.tolist() == [[0, -1, 1], [-1, -1, 0], [1, -1, 1]]
-    assert open_test_table(place, Stated(separator=" "), network).splits[WHOLE].labels.shape == (3, 2)
+    assert open_test_table(place, Declared(separator=" "), network).splits[WHOLE].labels.shape == (3, 2)
     cells = written(root, rows("image,what", ("c a", "", "b")))
-    source = open_test_table(cells, Stated(labels=("a", "b", "c"), separator=" "), network)
+    source = open_test_table(cells, Declared(labels=("a", "b", "c"), separator=" "), network)
     assert source.splits[WHOLE].labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     network = Outputs("class", ("9", "a", "c"))
     for text in (rows("image,label", "cac"), rows("image,c,n,a", ("1,5,0", "0,5,1", "1,5,0"))):
-        source = open_test_table(written(root, text), Stated(), network)
+        source = open_test_table(written(root, text), Declared(), network)
         assert labels_of(network).matched("", WHOLE, source, network.names)[0].tolist() == [2, 1, 2]
     network = Outputs("number", ("y", "x"))
-    source = open_test_table(written(root, rows("image,x,y", ("1,2", "3,4"))), Stated(), network)
+    source = open_test_table(written(root, rows("image,x,y", ("1,2", "3,4"))), Declared(), network)
     assert labels_of(network).matched("", WHOLE, source, network.names)[0].tolist() == [[2, 1], [4, 3]]

@@ -11,7 +11,7 @@ import pytest
 
 import vit_jax
 from vit_jax.presets.images import ImageName
-from vit_jax.presets.table import FINETUNE, PRESETS, RECIPES
+from vit_jax.presets.table import FINETUNE, PRESETS, VARIANTS
 from vit_jax.presets.text import CaptionName, TextName
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def test_each_preset_is_named_with_its_network():
     for network, literal in names.items():
         assert all(type(vit_jax.preset(name).run.model) is network for name in get_args(literal))
     named = {name for literal in names.values() for name in get_args(literal)}
-    assert named >= (PRESETS.keys() - {FINETUNE}) | RECIPES.keys()
+    assert named >= (PRESETS.keys() - {FINETUNE}) | VARIANTS.keys()
 
 
 @pytest.mark.slow

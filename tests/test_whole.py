@@ -35,7 +35,7 @@ from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.histograms import BINS, histogram
 from vit_jax.training.engine.muon import newton_schulz
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.step import mean_over_parts
+from vit_jax.training.engine.step import mean_over_microbatches
 
 ROWS, PARTS, K = 40_000, 5, 3  # 40,000 columns are more than 128 KiB, a part of them is less
 DRAW = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def computed(cases, parts):
                 return loss(batch["z"], batch, share)[0]
             return jax.value_and_grad(lambda c: loss(batch["z"] * c, batch, share), has_aux=True)(factor)
 
-        return mean_over_parts(of_part, batch, jnp.arange(ROWS), parts)
+        return mean_over_microbatches(of_part, batch, jnp.arange(ROWS), parts)
 
     batches = {name: {**batch, "z": LOGITS} for name, (_, batch, _) in cases.items()}
     alone, both = (
@@ -195,7 +195,7 @@ def test_outputs_and_gradients_of_a_presets_batch_are_those_of_its_parts(name):
     run = preset(name).run
     open_sizes = {size: 10 for size in run.model.marked("from_data") if not value_at(run.model, size)}
     run = replace(run, model=shallow(run.model.with_sizes(open_sizes)))
-    task = task_of(run, METADATA).load_auxiliary(a_teacher(getattr(run.model, "channels", 1)))
+    task = task_of(run, METADATA).load_frozen_arrays(a_teacher(getattr(run.model, "channels", 1)))
     network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
     engine, evaluator = Engine(run, network, task, optimizer), Evaluator(run.model, network, task)
     draw, batch = np.random.default_rng(0), drawn(run)

@@ -26,9 +26,6 @@ class Captioner(DecoderModel):
 
     Initial weights are drawn with torch's global generator.
 
-    Args:
-        config: what it computes.
-
     Raises:
         UserError: for a config that its `check` refuses.
     """

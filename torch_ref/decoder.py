@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vit_jax.models.transformer_config import TransformerConfig
 
 from .attention import Attention, attention_mask
-from .layers import NORMS, Intermediates, Mlp, through
+from .layers import NORMS, Intermediates, Mlp, apply_blocks
 from .relative import RelativePosition
 
 KeyValue = tuple[Tensor, Tensor]  # keys and values per head, [B, H, N, Dh] each
@@ -140,7 +140,7 @@ class Decoder(nn.Module):
         def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
             return block(x, memory, mask, memory_mask, bias, intermediates=intermediates)
 
-        x = through(self.blocks, x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
+        x = apply_blocks(self.blocks, x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
         return self.dropout(x if self.norm is None else self.norm(x))
 
     # Decoding, one token at a time.

@@ -119,7 +119,7 @@ def capture(
     return intermediates
 
 
-def through(
+def apply_blocks(
     blocks: Iterable[nn.Module],
     x: Tensor,
     call: Callable[[nn.Module, Tensor, Intermediates], Tensor],

@@ -19,7 +19,7 @@ from .attention import attention_mask
 from .decoder import attention, mlp, norm, relative
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .initial import initialise
-from .layers import Intermediates, capture, sow, through
+from .layers import Intermediates, apply_blocks, capture, sow
 
 
 class EncoderBlock(nn.Module):
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
         def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
             return block(x, mask, bias, intermediates=intermediates)
 
-        x = through(self.blocks, x, call, intermediates, "encoder.")
+        x = apply_blocks(self.blocks, x, call, intermediates, "encoder.")
         return self.dropout(x if self.norm is None else self.norm(x))
 
 
@@ -85,9 +85,6 @@ class Transformer(DecoderModel):
 
     Without an encoder the source is the memory, vectors [B, S, D]. Initial weights are drawn with torch's global
     generator.
-
-    Args:
-        config: what it computes.
 
     Raises:
         UserError: for a config that its `check` refuses.

@@ -19,7 +19,7 @@ from vit_jax.models.vit_options import MAPS
 from . import rotary
 from .attention import Attention, AttentionPool
 from .initial import initialise
-from .layers import ACTIVATIONS, NORMS, Convolution, Intermediates, Mlp, capture, drop_path, sow, through
+from .layers import ACTIVATIONS, NORMS, Convolution, Intermediates, Mlp, apply_blocks, capture, drop_path, sow
 
 
 class Patches(nn.Conv2d):
@@ -104,9 +104,6 @@ class ViT(nn.Module):
 
     Initial weights are drawn with torch's global generator.
 
-    Args:
-        config: what it computes.
-
     Raises:
         UserError: for a config that its `check` refuses.
     """
@@ -173,7 +170,7 @@ class ViT(nn.Module):
         def call(block: nn.Module, x: Tensor, intermediates: Intermediates) -> Tensor:
             return block(x, rotary=table, intermediates=intermediates)
 
-        x = through(self.blocks, x, call, intermediates)
+        x = apply_blocks(self.blocks, x, call, intermediates)
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)
         return x

@@ -27,7 +27,7 @@ class Field(str):
     """The dotted name of a field of a config, as the subject of an error."""
 
 
-class Told(BaseException):
+class UserFacingError(BaseException):
     """An error whose sentence is all that its reader needs: a notebook shows that, below the line of the user's own."""
 
     def _render_traceback_(self) -> list[str]:
@@ -52,11 +52,11 @@ def _of_a_library(file: str) -> bool:
     return "site-packages" in path.parts or file.startswith("<frozen") or any(map(path.is_relative_to, ours))
 
 
-class ArgumentError(Told, ValueError):
+class ArgumentError(UserFacingError, ValueError):
     """An argument that a network, a search or an optimizer cannot take."""
 
 
-class UserError(Told, Exception):
+class UserError(UserFacingError, Exception):
     """An error that the user can resolve: wrong input, or a problem of the environment; exit code 2.
 
     It reads as one sentence: "model.width is 0: give 1 or more" where the subject is a Field, and otherwise
@@ -109,11 +109,11 @@ def about(subject: str) -> Iterator[None]:
         raise
 
 
-class CheckFailed(Told, Exception):
+class CheckFailed(UserFacingError, Exception):
     """The results are wrong (a NaN loss, a failed verification); exit code 3."""
 
 
-class Interrupted(Told, KeyboardInterrupt):
+class Interrupted(UserFacingError, KeyboardInterrupt):
     """A signal ended the run after its state was saved; exit code 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
 
     In Python it is the KeyboardInterrupt that a user expects who stops a cell, so `except Exception` lets it pass.

@@ -43,8 +43,6 @@ def need(holds: bool, text: str, reason: str) -> None:
     """Check what an operation needs.
 
     Args:
-        holds: whether it is so.
-        text: the value of --adapt.
         reason: why it cannot be done otherwise.
 
     Raises:
@@ -58,7 +56,6 @@ def number(text: str, value: str, cls: type, least: float) -> Any:
     """A text as a finite number.
 
     Args:
-        text: the value of --adapt.
         value: the part of it that is the number.
         cls: int or float.
         least: the smallest that may be.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from vit_jax.errors import UserError
-from vit_jax.runs.mirror import here
+from vit_jax.runs.mirror import local_copy
 
 from .kinds import PROGRAMS, SUFFIXES, check_file, is_program, open_file, writer
 from .source import Source, Step
@@ -19,7 +19,7 @@ def open_source(path: str, file: str = "", step: Step = None, training: bool = F
         from .hub import fetch
 
         path = fetch(path, file)
-    path = here(path)
+    path = local_copy(path)
     if os.path.isdir(path):
         from .folder import open_folder
 

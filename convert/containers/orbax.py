@@ -101,10 +101,7 @@ def _step(folder: Folder, step: int | None) -> Folder:
 
 
 def _files(folder: Folder) -> tuple[list[str], int]:
-    """All files in a folder, and their bytes in all.
-
-    Raises UserError on links that lead out of it, and on what is no regular file, which TensorStore would wait for.
-    """
+    """All files in a folder, and their bytes in all."""
     root, found = Folder(os.path.realpath(folder)), []
     for base, folders, names in os.walk(folder):
         for name in (*folders, *names):

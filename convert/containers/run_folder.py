@@ -47,7 +47,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
     where the run has them; with `training` the raw ones.
     """
     run = Run(path)
-    run.bring_weights()
+    run.pull_weights()
     record = run.record()
     if remark := run.remark():
         print_note(remark, sys.stderr)

@@ -20,7 +20,7 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
-from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, length, stated_fields, statement, whole_size
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, count, declared_fields, length, statement, whole_size
 from ..operations import TRANSPOSE, Order
 from ..rules import CARRIED, Row, passthrough, row
 from .huggingface_images import preprocess, processor
@@ -236,7 +236,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
         raise other_class(model, FAMILIES)
     config = {**FAMILIES[model], **config}
     images, notes = preprocess(files)
-    return Facts(stated_fields(LAYOUTS[-1], config) if config else {}, images, outputs(config), notes=notes)
+    return Facts(declared_fields(LAYOUTS[-1], config) if config else {}, images, outputs(config), notes=notes)
 
 
 def other_class(model: Any, known: Collection[str]) -> UserError:

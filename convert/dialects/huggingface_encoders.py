@@ -13,7 +13,7 @@ from typing import Any
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
-from ..layout import Facts, Json, Layout, Names, length, stated_fields, statement
+from ..layout import Facts, Json, Layout, Names, declared_fields, length, statement
 from ..rules import CARRIED, Row
 from .huggingface import labels, other_class, outputs, whole_images
 from .huggingface_images import preprocess, processor
@@ -63,7 +63,7 @@ def read_side_files(layout: Layout, files: Mapping[str, Json], config: Json, fam
         raise other_class(model, families)
     images, notes = preprocess(files)
     known = outputs(files.get("config.json", {}))
-    return Facts(stated_fields(layout, config) if config else {}, images, known, notes=notes)
+    return Facts(declared_fields(layout, config) if config else {}, images, known, notes=notes)
 
 
 def write_side_files(layout: Layout, c: ViTConfig, facts: Facts, architecture: str, family: str) -> dict[str, Json]:

@@ -19,7 +19,7 @@ import numpy as np
 from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
-from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, declared_fields, length, statement
 from ..operations import TRANSPOSE, Constant, Operation, Order, Tie
 from ..rules import Row, row, tied
 from .plain_transformer import PLAIN_TRANSFORMER
@@ -269,7 +269,7 @@ def facts(
     extra = {name: config.get(name, generation.get(name, ids[name])) for name in (*IDS, *MORE_IDS)}
     _check_padding(model_type, extra)
     return Facts(
-        {**stated_fields(layout, config), **fields},
+        {**declared_fields(layout, config), **fields},
         extra={**extra, **({"generation": generation} if generation else {})},
     )
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
-from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, has, length, stated_fields, statement
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, declared_fields, has, length, statement
 from ..operations import TRANSPOSE, Tie
 from ..rules import Row, row, tied
 from .plain_transformer import PLAIN_TRANSFORMER
@@ -183,7 +183,7 @@ def read_side(layout: Layout, files: Mapping[str, Json]) -> Facts:
         )
     usual = USUAL[model]
     activation, _ = read_feed_forward(config.get("feed_forward_proj", usual["feed_forward_proj"]))
-    found = {**stated_fields(layout, config), "activation": activation}
+    found = {**declared_fields(layout, config), "activation": activation}
     found["relative"] = "blocks" if model == "umt5" else "shared"
     if "dropout_rate" in config:
         found |= dict.fromkeys(DROPOUTS, config["dropout_rate"])

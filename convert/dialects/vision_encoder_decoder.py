@@ -17,7 +17,7 @@ from typing import Any
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 
-from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, length, stated_fields, statement
+from ..layout import Facts, Field, Json, Layout, Names, Refusal, always, count, declared_fields, length, statement
 from ..operations import TRANSPOSE, Concat
 from ..rules import CARRIED, Row, passthrough, row, tied
 from . import huggingface
@@ -183,7 +183,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
     ids = {name: generation.get(name, config.get(name, decoder.get(name))) for name in IDS}
     extra = {name: value for name, value in ids.items() if value is not None}
     extra |= {"generation": _search_settings(config, generation)} if files.keys() & {"config.json", GENERATION} else {}
-    return Facts(stated_fields(LAYOUTS[0], config) if config else {}, images, extra=extra, notes=notes)
+    return Facts(declared_fields(LAYOUTS[0], config) if config else {}, images, extra=extra, notes=notes)
 
 
 def _search_settings(config: Json, generation: Json) -> Json:

@@ -27,7 +27,7 @@ LARGEST = 1 << 40  # numbers in one parameter
 Stated = Sequence[tuple[str, Json]]  # (source, {field: value}), the most reliable first
 
 
-class Untold(UserError):
+class MissingFields(UserError):
     """Fields of the config that nothing states, of a file whose layout is known; `network` is its config's class.
 
     `known` are the fields that are stated, `names` is {name: shape} of the tensors.
@@ -89,10 +89,10 @@ def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapp
         _check_types(layout, fields, who, path, typed)
     values, missing, contradictions = _collect(layout, names, stated)
     if len(missing) == len(layout.fields):
-        raise Untold(path, layout, missing, values, names)
+        raise MissingFields(path, layout, missing, values, names)
     missing = [name for name in missing if not _has_no_effect(layout, name, values)]
     if missing:
-        raise Untold(path, layout, missing, values, names)
+        raise MissingFields(path, layout, missing, values, names)
     only_training = layout.network.marked("training_only")
     training = {k: v for _, fields in reversed(stated) for k, v in fields.items() if k in only_training}
     config = from_dict(layout.network, unflatten({**training, **values}))

@@ -30,11 +30,11 @@ from ..layout import Facts, Json, Layout, Names
 from ..rules import CARRIED, Row
 from . import outputs, weights_in
 from .beside import Consulted, unread
-from .config import FALLBACK, NAMED, OWN_METADATA, STATED, Untold, check_fields, resolve
+from .config import FALLBACK, NAMED, OWN_METADATA, STATED, MissingFields, check_fields, resolve
 from .layouts import Recognition, extras, recognise, shapes, which_layout
 from .preprocessing import SETTABLE, fitting
 from .provenance import CHECKPOINTS, read_provenance, remedy, side_file, with_digests
-from .sizes import cover_stated, whole_image
+from .sizes import cover_given, whole_image
 from .tokenizer import special_ids
 from .weights_in import Chosen
 
@@ -187,10 +187,7 @@ def _check_kind(
 def _claim(
     path: str, tensors: dict[str, Tensor], layout: Layout, config: NetworkConfig, options: Options
 ) -> tuple[list[Row], dict[str, Tensor], list[str]]:
-    """(the rows of the network, the tensors that they claim, what others are: another head than the network's).
-
-    Raises UserError where a tensor is missing, unknown, misshapen or of another dtype.
-    """
+    """(the rows of the network, the tensors that they claim, what others are: another head than the network's)."""
     names, aside = shapes(tensors), list[str]()
     rows = rules.narrow(layout.rows(config), names)
     if other := _other_head(layout, config, names, rows):
@@ -216,10 +213,7 @@ def _published_facts(model: str) -> Facts:
 def _field_sources(
     options: Options, layout: Layout, provenance: Json, stated: tuple[str, Json], model: Facts
 ) -> list[tuple[str, Json]]:
-    """(source, {field: value}) of all that state the config, the most reliable first; `stated` is that of side files.
-
-    Raises UserError on a --set that names no field.
-    """
+    """(source, {field: value}) of all that state the config, the most reliable first; `stated`: of side files."""
     no_fields = {*SETTABLE, outputs.TARGET, *extras(layout.network)}  # what --set gives beside fields of the config
     sets = {k: v for k, v in options.sets.items() if k not in no_fields}
     check_fields(sets, layout)
@@ -247,14 +241,15 @@ def _config(
     found: Recognition,
     images: bool,
 ) -> NetworkConfig:
-    """The config of the tensors of these names, by all that state it; `images` says whether how they are prepared is.
-
-    Raises UserError, with a remedy, where a field remains unknown or the tensors are of another layout.
-    """
+    """The config of the tensors of these names, by all that state it; `images`: whether how they are prepared is."""
     try:
-        return resolve(layout, names, cover_stated(layout, names, said), path, options.typed)
+        return resolve(layout, names, cover_given(layout, names, said), path, options.typed)
     except UserError as error:
-        if isinstance(error, Untold) and not images and any(re.search(r"\bimage$", name) for name in layout.fields):
+        if (
+            isinstance(error, MissingFields)
+            and not images
+            and any(re.search(r"\bimage$", name) for name in layout.fields)
+        ):
             error.ask_images()
         if options.layout and layout not in found.layouts and found.layouts:
             others = " or ".join(f"`layout {other.name}`" for other in found.layouts)

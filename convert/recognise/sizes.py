@@ -18,7 +18,7 @@ from ..layout import WHOLE, Json, Layout, Names, covered
 Stated = list[tuple[str, Json]]  # (source, {field: value}), the most reliable first
 
 
-def cover_stated(layout: Layout, names: Names, stated: Stated) -> Stated:
+def cover_given(layout: Layout, names: Names, stated: Stated) -> Stated:
     """What is stated of a file's config, with images as large as its patches cover them."""
     for image, patch in _image_fields(layout):
         solve = layout.fields[patch].solve

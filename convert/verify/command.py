@@ -179,14 +179,14 @@ def _made_of(run: Reading, other: Reading, options: Options) -> Options | None:
 
 def second(path: str, options: Options, a: Reading, key: str) -> tuple[Reading, str]:
     """The reading of B, by the config of A where its own files do not state one."""
-    from ..recognise.config import Untold
+    from ..recognise.config import MissingFields
     from ..recognise.reading import Options, read
 
     fields = {name: value_at(a.config, name) for name in a.config.function_fields()}
     by_a = "B does not state its config: it was read by that of A"
     keys, errors = dict.fromkeys((key, "")), list[UserError]()
     for note, sets in (("", {}), (by_a, {**fields, **options.sets})):
-        if note and any(isinstance(error, Untold) for error in errors):
+        if note and any(isinstance(error, MissingFields) for error in errors):
             _check_order(a, path)
         for each in keys:
             try:

@@ -78,10 +78,7 @@ def training(reading: Reading, run: RunConfig | None = None) -> Training | None:
 
 
 def _run_config(source: Source) -> RunConfig | None:
-    """The run that a source states, if it does: a run folder's, or torch_ref.train's `config`.
-
-    Raises UserError where it is damaged.
-    """
+    """The run that a source states, if it does: a run folder's, or torch_ref.train's `config`."""
     if source.container == "orbax":
         return run_of(Run(source.path).record()["config"], source.path)
     record = own_record(source.tree)

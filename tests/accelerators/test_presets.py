@@ -10,8 +10,8 @@ from tests.accelerators.conftest import need
 from vit_jax.config.dotted import value_at
 from vit_jax.models.sizes import SIZES
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.presets.recipes import RECIPES
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.presets.variants import VARIANTS
 from vit_jax.tasks.table import task_spec
 
 # Each size and each patch once: their products differ from these in numbers alone.
@@ -24,7 +24,7 @@ OPEN = {name: "--model.classes 1000 --model.depth 1" for name in SIZED} | {
     "coco-caption": "--model.text.target-vocabulary 1004 --model.text.outputs 1004",
     "transformer-512x6": IDS, "denoise": IDS,
 }  # fmt: skip
-NAMES = [*PRESETS, *SIZED, *RECIPES]
+NAMES = [*PRESETS, *SIZED, *VARIANTS]
 
 
 def is_odd(name: str) -> bool:
@@ -36,9 +36,9 @@ def is_odd(name: str) -> bool:
 
 # A TPU's compiler takes ten times as long as that of a GPU, and a recipe is its preset with another schedule.
 TARGETS = dict(zip(NAMES, itertools.cycle(("h100", "h100:8", "v5e:2x2"))))
-TARGETS |= dict.fromkeys((*filter(is_odd, NAMES), *RECIPES), "h100")
+TARGETS |= dict.fromkeys((*filter(is_odd, NAMES), *VARIANTS), "h100")
 # Blocks of a network are alike, and a TPU's compiler takes a minute for each.
-FEW_BLOCKS = {*RECIPES, *(name for name in NAMES if TARGETS[name] == "v5e:2x2")} - {*SIZED}
+FEW_BLOCKS = {*VARIANTS, *(name for name in NAMES if TARGETS[name] == "v5e:2x2")} - {*SIZED}
 WRITE = ("numbers", "shapes", "coco-caption", "multi30k", "multi30k-tiny", "transformer-512x6", "denoise")
 
 

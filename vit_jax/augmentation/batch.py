@@ -12,7 +12,7 @@ from jax import Array
 
 from ..config.dotted import with_options
 from ..errors import Field, UserError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_fixed_settings
 from ..models.layers import fold
 from .config import ImageAugment, check_augment
@@ -39,7 +39,7 @@ def augment(
 def augment(images: Array, keys: Array, config: ImageAugment | None = None, **options: Any) -> Array: ...
 
 
-@on_any_mesh
+@mesh_agnostic
 @with_fixed_settings
 def augment(
     images: Array,

@@ -23,7 +23,7 @@ from ..files.destination import check_folder, check_outputs
 from ..files.metrics import as_json
 from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
-from ..text.languages import Spoken
+from ..text.classes import Spoken
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
 from .selection import flag_advised, table_fields
 
@@ -78,7 +78,6 @@ def evaluate(
             data too.
         split: of the data; empty: test, of other data that has none validation, or all.
         which: the weights of a run, as of `vit_jax.load`.
-        ema: likewise.
         data_dir: takes the place of data.dir.
         batch: examples in a step; 0: as in training.
         source: other data than the run's, as data.source names it (folder:PATH, FILE.npz, csv:FILE, ...): images
@@ -91,9 +90,7 @@ def evaluate(
         probe: none, knn or linear.
         skip_unreadable: leave out images that cannot be read, and say how many, instead of stopping.
         source_language: of other data, as of `vit_jax.load`.
-        target_language: likewise.
         prefix: of weights that are no run's, as of `vit_jax.load`.
-        task: likewise.
         data_range: (low, high), the values of other images that become black and white; empty: those of training.
         bootstrap: so many samples of the examples, drawn with replacement, give each metric a 95 % interval, the
             Evaluation's `intervals`; 0: none.

@@ -221,7 +221,7 @@ def measure(request: Request) -> Measured:
     run, other = _on_data(net, request, folder)
     with fixed_settings(run.compute_dtype):
         definition, tree = split_model(net.model)
-        task = task.load_auxiliary(open_teacher(run)) if task.auxiliary_in_outputs else task
+        task = task.load_frozen_arrays(open_teacher(run)) if task.auxiliary_in_outputs else task
         evaluator = Evaluator(run.model, definition, task)
         batch = f.batch or run.batch
         outputs = functools.partial(evaluator.outputs_of, evaluator.to_devices(tree), batch=batch)
@@ -331,7 +331,7 @@ def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str
 def _of_images(data: DataConfig, request: Request) -> DataConfig:
     """The data config with what is asked for of images. Raises UserError where there are none."""
     from ..data.images.config import FittedImages
-    from ..data.images.wide import is_range
+    from ..data.images.high_bit_depth import is_range
 
     for name, value in (
         ("skip_unreadable", request.flags.skip_unreadable),

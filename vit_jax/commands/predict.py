@@ -22,13 +22,12 @@ from .. import runs
 from ..config import flags
 from ..config.decoding import AnswerFlags
 from ..errors import DONE, Field, UserError
-from ..explain.methods import BATCH as EXPLAINED
+from ..explain.images import BATCH as EXPLAINED
 from ..files.output import GrowingCsv, digits
 from ..files.terminal import lasting_output, printable, run_command
 from .prediction.answering import Answering, Row
 from .prediction.flags import BATCH, Options, blocks, check_flags, layers
-from .prediction.inputs import STDIN, Inputs, is_piped
-from .prediction.network import caption, image_column, open_network, takes
+from .prediction.inputs import STDIN, Inputs, caption, image_column, is_piped, open_network, takes
 from .prediction.printing import Count, as_json, for_eyes, in_lines, is_terminal, note, prepare_stdout, say
 from .prediction.sources import digest_of
 from .selection import flag_advised

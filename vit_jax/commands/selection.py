@@ -11,7 +11,7 @@ from ..config.fields import option
 from ..config.hints import nearest
 from ..data.unreadable import FIELD, Unreadable
 from ..errors import UserError
-from ..text.languages import Spoken
+from ..text.classes import Spoken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from ..files.output import print_table
 from ..files.terminal import lasting_output, run_command
 from ..reports.compare import text_of
 from ..runs.values import flat
-from ..training.study import Pruner, Range, Sampler, Search, choice, read_range
+from ..training.study import Pruner, Range, Sampler, Search, read_range
 from ..training.sweep import Sweep, describe, prepare, train_sweep
 from ..training.train import steps
 from . import train as training
@@ -180,7 +180,7 @@ def list_trials(sweep: Sweep) -> None:
     """Print what a sweep is to train, with each combination that it begins with and its parameters."""
     print(describe(sweep))
     each = sweep.search.to_check()
-    fields = [[name, *(text_of(choice(values[name])) for values in each)] for name in sweep.search.fields]
+    fields = [[name, *(text_of(values[name]) for values in each)] for name in sweep.search.fields]
     counts = [f"{sweep.run_of(values).model.with_data().parameter_count():,}" for values in each]
     numbers = map(str, range(1, len(each) + 1))
     print_table(["", *numbers], [fields, [["parameters", *counts]]], shutil.get_terminal_size((120, 24)).columns)

@@ -23,12 +23,12 @@ from ..runs.several import members_of, of_folds
 from ..runs.values import from_dict, to_dict
 from ..training.announce import announce, estimate
 from ..training.contents import Contents
-from ..training.going_on import run_now
+from ..training.continuation import run_now
 from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import describe_rate, new_state, noted_anew
 from ..training.setup import set_up
-from ..training.train import Asked, train_group, train_with
-from ..weights.start.recipes import describe_recipe
+from ..training.train import TrainRequest, train_group, train_with
+from ..weights.start.tuning import describe_tuning
 from .train_options import Options, check_options, parse
 
 # Flags that each host may give in its own way.
@@ -68,7 +68,7 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
     own = flags.value_of(given, "data.dir")
     if own and not hosts.owner and isinstance(run.data, FittedImages):
         run = replace(run, data=replace(run.data, dir=own))
-    train_with(hosts, Asked(run, told["preset"], folder, folder is not None))
+    train_with(hosts, TrainRequest(run, told["preset"], folder, folder is not None))
     return DONE
 
 
@@ -97,11 +97,11 @@ def _command_alone(arguments: list[str]) -> int:
     if options.folds:
         run = check_run(of_folds(run, options.folds))
     if options.dry_run:
-        return dry_run(Asked(run, name, folder, folder is not None), group)
+        return dry_run(TrainRequest(run, name, folder, folder is not None), group)
     if group:
         train_group(run, group, options.seeds or options.folds, name)
     else:
-        train_with(ALONE, Asked(run, name, folder, folder is not None))
+        train_with(ALONE, TrainRequest(run, name, folder, folder is not None))
     return DONE
 
 
@@ -117,7 +117,7 @@ def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
     summaries = []
     for member in inside:
         name, options, folder = parse([*arguments, "--resume", str(member.path)])  # what is given last counts
-        asked = Asked(check_options(options, folder), name, folder, True)
+        asked = TrainRequest(check_options(options, folder), name, folder, True)
         if options.dry_run:
             dry_run(asked)
         else:
@@ -130,10 +130,10 @@ def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
 def _show_recipe(options: Options) -> None:
     """Print what --tune decides, if that is given."""
     if options.tune != "none":
-        print(describe_recipe(options.run(), options.tune))
+        print(describe_tuning(options.run(), options.tune))
 
 
-def dry_run(asked: Asked, group: str = "") -> int:
+def dry_run(asked: TrainRequest, group: str = "") -> int:
     """Set a run up and print it, without training or writing anything."""
     checked = preflight(asked.run)
     contents = Contents(fetch=False)

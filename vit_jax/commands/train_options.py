@@ -21,17 +21,17 @@ from ..config.trees import flatten
 from ..errors import Field, UserError
 from ..files.terminal import fill
 from ..presets.entry import on_other_data
-from ..presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, is_preset, preset
+from ..presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
 from ..runs.check import check_run, check_trained, is_name
 from ..runs.file import overlaid, read_config
 from ..runs.values import LENGTH, flat, other_identity
 from ..tasks.table import TASKS
 from ..weights.start import start as starting
-from ..weights.start.again import resumable
 from ..weights.start.fitting import OtherNetwork
 from ..weights.start.opening import Unfit
-from ..weights.start.recipes import apply_recipe
+from ..weights.start.reproducible import resumable
+from ..weights.start.tuning import apply_tuning
 
 
 @dataclass(frozen=True)
@@ -191,14 +191,11 @@ def _parse_options(base: RunConfig, words: list[str], named: str, name: str) -> 
 
 
 def _filled_in(options: Options, preset_name: str, words: list[str], values: dict[str, Any]) -> Options:
-    """The options with the fields that the weights of --init decide, unless flags or the values of --config state them.
-
-    Raises UserError where the weights cannot follow what is stated.
-    """
+    """The options with the fields that the weights of --init decide, unless flags or --config give them."""
     stated = _given_fields(options, words, values)
     try:
         run = starting.fill_run(options.run(), stated, own=preset_name != FINETUNE)
-        return options.of(run if options.tune == "none" else apply_recipe(run, options.tune, stated))
+        return options.of(run if options.tune == "none" else apply_tuning(run, options.tune, stated))
     except OtherNetwork as error:
         wanted, given = (c.describe()[0] for c in (error.wanted, error.given))
         in_file_alone = {*flatten(values)} - {*flags.given_fields(words, options)}
@@ -268,7 +265,7 @@ def _preset_run(name: str) -> RunConfig:
 def _one_preset(words: list[str]) -> list[str]:
     """The words after the preset. Raises UserError if there is another preset among those that follow no flag."""
     for before, word in zip(["", *words], words, strict=False):
-        if (word in PRESETS or word in RECIPES) and not (flags.is_flag(before) and "=" not in before):
+        if (word in PRESETS or word in VARIANTS) and not (flags.is_flag(before) and "=" not in before):
             raise UserError(
                 f"the preset {word!r} is not the first argument",
                 remedy="give one preset only, before all --field flags",
@@ -309,7 +306,7 @@ def _description(named: str, name: str) -> str:
 
 def _recipes(name: str) -> list[str]:
     """Paragraphs of help: what the notebook of a preset's network prints, and its other recipes; empty without one."""
-    base, own = RECIPES.get(name, (name, ""))
+    base, own = VARIANTS.get(name, (name, ""))
     if not (notebook := NOTEBOOKS.get(base)):
         return []
     others = [f"{base}-{kind}: {PURPOSES[kind]}. {each.help}" for kind, each in notebook.recipes.items() if kind != own]

@@ -27,7 +27,6 @@ class Input:
     """One argument of a network, without its batch axis.
 
     Args:
-        name: that of the argument.
         kind: pixels (normalised images), ids (a sequence of integers) or vectors (a sequence of vectors).
         shape: (h, w, C) of pixels.
         size: what ids are below, or the width of vectors.
@@ -64,7 +63,7 @@ class NetworkConfig:
     twin: ClassVar[str] = ""  # module:class that computes it in PyTorch; empty: there is none
     name: ClassVar[str]  # in files and messages: that of the class without "Config"
     frozen: ClassVar[str] = ""  # why such networks are not trained, as a clause; empty: they are
-    # What each recipe of fine-tuning (weights/start/recipes.py) trains, {its name: patterns of names}; empty: none.
+    # What each recipe of fine-tuning (weights/start/tuning.py) trains, {its name: patterns of names}; empty: none.
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # The field that is the config of an encoder, whose parameters begin with the same name, and which --init-encoder
     # starts; `encoder` is what of it counts. Empty: there is none.

@@ -161,9 +161,6 @@ class Data(Protocol):
     def step_sizes(self, batch: int) -> dict[str, int]:
         """The sizes of a training batch, each of which the devices and the steps of accumulation have to divide.
 
-        Args:
-            batch: the run's.
-
         Returns:
             {the setting as the user knows it: rows}, one entry per shape that training batches have.
         """
@@ -172,8 +169,6 @@ class Data(Protocol):
         """The order of training.
 
         Args:
-            batch: examples in a step.
-            seed: determines the order.
             batches: only the first examples that fill so many batches are taken; 0: all.
 
         Raises:

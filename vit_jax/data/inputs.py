@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from .images.high_bit_depth import extent_of, remark_on
 from .images.preprocess import Preprocess, decode_image, is_wide, open_image
 from .images.sources.arrays import narrowed
 from .images.sources.items import eight_bits
-from .images.wide import extent_of, remark_on
 from .unreadable import Unreadable
 
 _WANTED = "give paths, Pillow images or uint8 arrays"

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .cells import cell_of_pixel
-
 Told = Callable[[np.ndarray], np.ndarray]  # images [m, h, w, C] -> their values [m]
 STAGES = 32  # most groups in which cells are hidden
 
@@ -57,3 +55,18 @@ def _in_parts(told: Told, image: np.ndarray, hidden: np.ndarray, grid: tuple[int
         full = np.concatenate([some, np.zeros((batch - len(some), hidden.shape[1]), bool)])
         values.append(np.asarray(told(_hide(image, full, grid)), np.float64)[: len(some)])
     return np.concatenate(values)
+
+
+def cell_of_pixel(size: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
+    """Which cell each pixel is in: int32 [h, w], row by row; cells are of equal size up to a pixel."""
+    rows, columns = (np.arange(pixels) * cells // pixels for pixels, cells in zip(size, grid, strict=True))
+    return (rows[:, None] * grid[1] + columns).astype(np.int32)
+
+
+def sum_cells(values: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The sum over the pixels and channels of each cell: [..., h, w, C] -> float64 [..., gh, gw]."""
+    total = values.astype(np.float64).sum(-1)
+    for axis, cells in zip((-2, -1), grid, strict=True):
+        pixels = total.shape[axis]
+        total = np.add.reduceat(total, -(-np.arange(cells) * pixels // cells), axis)
+    return total

@@ -15,10 +15,10 @@ from jax import Array
 
 from ..models.layers import Intermediates
 from ..models.transformer import NUDGE
-from .cells import sum_cells
 from .gradients import each_gradient, integrated_gradients
-from .methods import Method
+from .images import Method
 from .relevance import rollout, rollout_of_decoder
+from .scores import sum_cells
 
 OWN, CROSS = "decoder.self_attention", "decoder.cross_attention"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..explain.cells import cell_of_pixel
+from ..explain.scores import cell_of_pixel
 from ..files.output import shorten
 from .figure import BLUE, GREY, ORANGE, AnyPath, aspect, page, put, sheet
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def on_any_mesh(function: F) -> F:
+def mesh_agnostic(function: F) -> F:
     """A function or a network's method, for arrays on any mesh."""
 
     @functools.wraps(function)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Field, UserError, install
 from .limits import host_memory
-from .published import Published, published
+from .mfu import Published, published
 
 
 class Here:

@@ -19,7 +19,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .captioner_config import CaptionerConfig
@@ -32,10 +32,7 @@ class Captioner(DecoderModel):
     """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider.
 
     Args:
-        config: what it computes.
         rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
-        dtype: of activations.
-        param_dtype: of parameters.
 
     Raises:
         UserError: for a config that its `check` refuses.
@@ -61,7 +58,7 @@ class Captioner(DecoderModel):
         """Initial values of the parameters whose start is "computed", as `ViT.computed` gives them."""
         return {} if c.encoder is None else {f"vit.{name}": x for name, x in ViT.computed(c.encoder).items()}
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def __call__(
         self,
@@ -111,14 +108,12 @@ class Captioner(DecoderModel):
             causal=causal,
         )
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass.
 
         Args:
-            source: as of a call.
-            target: as of a call.
             names: of vit.NAME (tokens, blocks.I, features and attention, as `ViT.capture` gives them), memory [B, S, D]
                 (what the decoder attends to), decoder.blocks.I [B, T, D] (what leaves block I), decoder.self_attention
                 [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] (the weights of all blocks), and logits.
@@ -134,14 +129,13 @@ class Captioner(DecoderModel):
         known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
         return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def encode(self, source: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None) -> Array:
         """The memory of images or vectors.
 
         Args:
             source: normalised images [B, h, w, C], or vectors [B, S, C].
-            keys: as of a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:

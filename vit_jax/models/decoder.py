@@ -188,7 +188,7 @@ class Decoder(nnx.Module):
                 intermediates=intermediates,
             )
 
-        x = self.blocks.through(x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
+        x = self.blocks.apply_blocks(x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
         x = x if self.norm is None else self.norm(x)
         return dropout(x, self.dropout, fold(keys, len(self.blocks)))
 

@@ -16,7 +16,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from .attention import Causal, attention_mask
 from .decoder import Cache, Decoder, norm
@@ -142,7 +142,7 @@ class DecoderModel(Network):
 
     # Decoding, one token at a time.
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
         """The cache to decode with `decode_step`; projects the keys and values of the memory once. Shapes: memory [B,
@@ -159,7 +159,7 @@ class DecoderModel(Network):
             raise ArgumentError(f"length is {length}: give 1 to max_length {c.max_length}")
         return self.decoder.init_cache(memory, memory_padding, length)
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
         """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop. Shapes:

@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from ..config.fields import pair
 from ..errors import ArgumentError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .layers import Intermediates, Linear, accumulation_dtype, capture, sow
@@ -100,7 +100,7 @@ class ResNet(state.Network):
         self.head = Linear(c.features, c.classes, dtype=param_dtype)
         state.draw(self, rngs, param_dtype)
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def __call__(self, images: Array, *, intermediates: Intermediates | None = None) -> Array:
         """The logits of images: images int [B, h, w, C] -> [B, K], float32 or wider."""

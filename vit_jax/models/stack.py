@@ -41,7 +41,7 @@ class Stack(nnx.List[Any]):
     by_rows = False  # whether XLA is told to keep the values of a token together in memory
     gather: Callable[[Any], None] | None = None  # makes the weights of a block whole, in place, where they are split
 
-    def through(
+    def apply_blocks(
         self,
         x: Array,
         call: Callable[..., Array],
@@ -149,7 +149,7 @@ def cast_together(blocks: Stack, dtype: str) -> None:
                 weights.set_value(_times_one(x, ones[x.shape[-1:]]).astype(dtype))
 
 
-def as_chosen(network: Any, run: RunConfig, target: Target = HERE) -> Any:
+def with_lowering(network: Any, run: RunConfig, target: Target = HERE) -> Any:
     """The network of a training step, after it is told what a run chooses, and which devices the step is for.
 
     GPUs and TPUs are limited by the bytes that they move. On a GPU activations lie row by row, and less of them is

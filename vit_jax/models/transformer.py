@@ -18,7 +18,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .attention import attention_mask
@@ -97,7 +97,7 @@ class Encoder(nnx.Module):
         def call(block: EncoderBlock, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
             return block(x, mask, bias, keys=fold(keys, i), intermediates=intermediates)
 
-        x = self.blocks.through(x, call, intermediates, "encoder.")
+        x = self.blocks.apply_blocks(x, call, intermediates, "encoder.")
         x = x if self.norm is None else self.norm(x)
         return dropout(x, self.dropout, fold(keys, len(self.blocks)))
 
@@ -108,10 +108,7 @@ class Transformer(DecoderModel):
     Without an encoder the source is the memory, vectors [B, S, D]. Norms, softmax and head compute in float32 or wider.
 
     Args:
-        config: what it computes.
         rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
-        dtype: of activations.
-        param_dtype: of parameters.
 
     Raises:
         UserError: for a config that its `check` refuses.
@@ -133,7 +130,7 @@ class Transformer(DecoderModel):
         self.add_target(c, dtype, param_dtype)
         state.draw(self, rngs, param_dtype)
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def __call__(
         self,
@@ -200,8 +197,6 @@ class Transformer(DecoderModel):
         """Inner values of an evaluation pass.
 
         Args:
-            source: as of a call.
-            target: as of a call.
             names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
                 encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
                 [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
@@ -223,7 +218,7 @@ class Transformer(DecoderModel):
             return self.table
         return None if self.source is None or self.source.embedding is None else self.source.embedding[...]
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def encode(
         self,
@@ -238,9 +233,6 @@ class Transformer(DecoderModel):
 
         Args:
             source: ids [B, S] or vectors [B, S, D].
-            source_padding: as of a call.
-            source_mask: as of a call.
-            keys: as of a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`; gives, if it has
                 it, "source.nudge" [B, S, D], which is added to the rows of the embedding.
 

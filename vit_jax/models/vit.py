@@ -22,7 +22,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import on_any_mesh
+from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .attention import Attention, AttentionPool, Leading, needs_even, with_hidden_token
@@ -167,10 +167,7 @@ class ViT(state.Network):
     torch. Norms, softmax and head compute in float32 or wider.
 
     Args:
-        config: what it computes.
         rngs: what initial weights are drawn with, as the config states; None: they are constants, to be replaced.
-        dtype: of activations.
-        param_dtype: of parameters.
 
     Raises:
         UserError: for a config that its `check` refuses.
@@ -218,7 +215,7 @@ class ViT(state.Network):
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
         return values
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def __call__(
         self, images: Array | np.ndarray, *, keys: Array | None = None, intermediates: Intermediates | None = None
@@ -242,10 +239,6 @@ class ViT(state.Network):
     def both(self, images: Array | np.ndarray, *, keys: Array | None = None) -> tuple[Array, Array]:
         """The logits of the class token and of the distillation token, each by its own head.
 
-        Args:
-            images: as in a call.
-            keys: as in a call.
-
         Returns:
             ([B, K], [B, K]).
 
@@ -260,7 +253,6 @@ class ViT(state.Network):
         """Inner values of an evaluation pass.
 
         Args:
-            images: as in a call.
             names: any of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I),
                 features [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N,
                 N] (the weights of all blocks, float32) and logits [B, K].
@@ -274,7 +266,7 @@ class ViT(state.Network):
         known = [*self.config.captured(), "attention"]
         return capture(names, known, lambda wanted: self(images, intermediates=wanted))
 
-    @on_any_mesh
+    @mesh_agnostic
     @with_promotion
     def encode(
         self, images: Array | np.ndarray, keys: Array | None = None, *, intermediates: Intermediates | None = None
@@ -282,8 +274,6 @@ class ViT(state.Network):
         """The tokens of images after the last block and norm, before pooling.
 
         Args:
-            images: as in a call.
-            keys: as in a call.
             intermediates: receives the inner values that it asks for, by their names in `capture`.
 
         Returns:
@@ -306,7 +296,7 @@ class ViT(state.Network):
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
             return block(x, i, mask=mask, rotary=table, keys=fold(keys, 3 + i), intermediates=intermediates)
 
-        x = self.blocks.through(x, call, intermediates)  # for i, block in enumerate(blocks): x = call(block, x, i)
+        x = self.blocks.apply_blocks(x, call, intermediates)  # for i, block in enumerate(blocks): x = call(block, x, i)
         x = x if mask is None else x[:, :real]
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)

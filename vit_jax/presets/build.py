@@ -66,7 +66,6 @@ def build(
             `vit_jax.preset("digits").run`.
         classes: K; None: 1000 of a size, else those of the preset.
         image: height and width of an image, in pixels; None: 224 of a size, else that of the preset.
-        seed: of the initial weights.
         fields: others of the network's config, such as pool="mean".
 
     Returns:

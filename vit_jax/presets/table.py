@@ -7,7 +7,7 @@ from ..errors import UserError
 from ..models.sizes import is_sized, size_of
 from . import given, images, text
 from .entry import Preset
-from .recipes import RECIPES, with_recipe
+from .variants import VARIANTS, with_variant
 
 PRESETS = {
     "digits": images.digits,
@@ -38,7 +38,7 @@ DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names n
 
 def is_preset(name: str) -> bool:
     """Whether `preset` knows this name."""
-    return name in PRESETS or name in RECIPES or is_sized(name)
+    return name in PRESETS or name in VARIANTS or is_sized(name)
 
 
 def preset(name: str) -> Preset:
@@ -47,12 +47,12 @@ def preset(name: str) -> Preset:
         raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")
     if name in PRESETS:
         return PRESETS[name]()
-    if name in RECIPES:
-        base, kind = RECIPES[name]
-        return with_recipe(PRESETS[base](), base, kind)
+    if name in VARIANTS:
+        base, kind = VARIANTS[name]
+        return with_variant(PRESETS[base](), base, kind)
     if is_sized(name):
         return given.published_preset(name)
     if ours := size_of(name):
         raise UserError(f"there is no preset {name[:60]!r}", remedy=f"here it is {ours}")
-    known = [*PRESETS, *RECIPES, "vit-s16", "vit-b16", "vit-b32"]
+    known = [*PRESETS, *VARIANTS, "vit-s16", "vit-b16", "vit-b32"]
     raise UserError(f"there is no preset {name[:60]!r}{nearest(name, known)}")

@@ -12,7 +12,14 @@ from .comparison import Comparison, Member, is_number
 from .curves import Chart, charts_of
 from .tables import Table
 
-FIGURE_FILES = ("classes", "sections", "texts", "explanations", "attention", "positions")  # what figures/kept.py writes
+FIGURE_FILES = (
+    "classes",
+    "sections",
+    "texts",
+    "explanations",
+    "attention",
+    "positions",
+)  # what figures/report_data.py writes
 
 
 @dataclass

@@ -17,7 +17,7 @@ from ..files.destination import check_apart
 from ..files.reading import show_path
 from .check import check_name
 from .folder import Run
-from .mirror import check_dir, here, is_kept, join
+from .mirror import check_dir, is_kept, join, local_copy
 from .several import OLD_SWEEP, STUDY, VARIED, kind_of, members, there
 from .values import LENGTH, other_identity
 
@@ -38,7 +38,7 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: 
     check_dir(run.dir)
     number = 1
     while True:
-        folder = Run(here(join(run.dir, name if number == 1 else f"{name}-{number}")))
+        folder = Run(local_copy(join(run.dir, name if number == 1 else f"{name}-{number}")))
         if folder.exists():
             folder.content()
         try:
@@ -75,10 +75,7 @@ def _fits(folder: Run, run: RunConfig) -> list[tuple[Run, RunConfig]]:
 
 
 def _fits_group(folder: Run, run: RunConfig, group: str) -> list[tuple[Run, RunConfig]]:
-    """The runs in the folder, as (folder of one, this run with its seed or fold).
-
-    Raises UserError unless it is free or has runs that differ from this one as those of the group may, and in places.
-    """
+    """The runs in the folder, as (folder of one, this run with its seed or fold)."""
     if folder.exists():
         raise UserError(folder, f"holds a single run, not one per {group}", "choose another `name`")
     inside = members(folder.path)
@@ -151,7 +148,7 @@ def of_summary(given: Any) -> Any:
 def find(text: str, runs_dir: str = "runs", weights: bool = False) -> Run:
     """The run at a path, or with a name inside `runs_dir`."""
     for place in (text, join(runs_dir, text)):
-        path = Path(here(place))
+        path = Path(local_copy(place))
         if Run(path).exists():
             return Run(path)
         _no_group(path)
@@ -171,7 +168,7 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
     """Whether a text is the path of a weight file or folder, and not a run."""
     if text.startswith("hf://"):
         return True
-    given = Run(here(text))
+    given = Run(local_copy(text))
     for folder in given.path.parents[:3]:
         if given.path.is_dir() and given.path.is_relative_to(Run(folder).checkpoints) and Run(folder).exists():
             step = given.path.relative_to(folder).parts[1:2]
@@ -185,7 +182,7 @@ def is_foreign(text: str, runs_dir: str = "runs") -> bool:
     _no_group(given.path)
     if given.exists():  # other libraries have a config.json, too
         return not (given.checkpoints.is_dir() or given.is_ours())
-    return Path(text).exists() and not Run(here(join(runs_dir, text))).exists()
+    return Path(text).exists() and not Run(local_copy(join(runs_dir, text))).exists()
 
 
 def read_from(text: str) -> list[Path]:

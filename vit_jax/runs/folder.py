@@ -91,9 +91,9 @@ class Run:
         """Bring what is new in the folder to the store that keeps the run, if one does. Raises UserError."""
         mirror.publish(self.path)
 
-    def bring_weights(self) -> None:
+    def pull_weights(self) -> None:
         """Have the checkpoints here of a run that a store keeps. Raises UserError."""
-        mirror.bring_weights(self.path)
+        mirror.pull_weights(self.path)
 
     def check_paths(self) -> None:
         """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""

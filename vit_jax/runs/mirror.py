@@ -62,7 +62,7 @@ def join(place: str, name: str) -> str:
     return os.path.join(place, name)
 
 
-def here(text: str) -> str:
+def local_copy(text: str) -> str:
     """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without
     weights.
     """
@@ -72,7 +72,7 @@ def here(text: str) -> str:
     mirror = _mirror(folder)
     if text.startswith("http") and mirror.store.tag(NEWEST) is None:  # which lists nothing
         raise UserError(text, "no run here", "give the URL of a run")
-    if mirror.writing or mirror.bring(_say, WEIGHTS):
+    if mirror.writing or mirror.pull(_say, WEIGHTS):
         _make_folders(mirror)
         return str(folder)
     names = [name for name in mirror.store.list() if not name.startswith(PROBE)]
@@ -82,7 +82,7 @@ def here(text: str) -> str:
     if folder.exists():
         shutil.rmtree(folder)
     for name in inside:
-        here(join(text, name))
+        local_copy(join(text, name))
     for name in OF_SEVERAL.intersection(names):
         make_folder((folder / name).parent)
         (folder / name).write_bytes(mirror.store.load(name) or b"")
@@ -105,10 +105,10 @@ def publish_file(folder: Path, name: str) -> None:
         open_store(url).put(name, (folder / name).read_bytes())
 
 
-def bring_weights(path: Path) -> None:
+def pull_weights(path: Path) -> None:
     """Bring the weights of a run that is kept in a store. Raises UserError where they cannot be had."""
     if (mirror := _MIRRORS.get(path)) is not None and not mirror.writing:
-        mirror.bring_rest(_say)
+        mirror.pull_rest(_say)
         _make_folders(mirror)
 
 

@@ -12,7 +12,7 @@ from ..config.hints import similar
 from ..config.run import RunConfig
 from ..errors import Field, UserError
 from .folder import Run
-from .mirror import here, is_kept, join
+from .mirror import is_kept, join, local_copy
 from .values import flat
 
 SHOWN = 5  # most names that a message lists
@@ -26,7 +26,7 @@ def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
         raise UserError("the name of a run is empty", remedy="give the folder of one, or its name")
     if is_kept(name) or (named and is_kept(runs_dir)):
         url = join(runs_dir, name)
-        if not (inside := _runs_inside(Path(here(url)))):
+        if not (inside := _runs_inside(Path(local_copy(url)))):
             raise UserError(url, "no run is here, or in it", "train one, or give the URL of one")
         return inside
     plain = named and name not in (".", "..") and Path(name).name == name
@@ -43,11 +43,11 @@ def find_runs(name: str, runs_dir: str, named: bool) -> list[Path]:
 
 def there(name: str, runs_dir: str) -> str:
     """A clause with the runs and groups in a folder."""
-    here, place = sorted(path.name for path in _runs_inside(Path(runs_dir))), Path(runs_dir)
-    if not here:
+    found, place = sorted(path.name for path in _runs_inside(Path(runs_dir))), Path(runs_dir)
+    if not found:
         return f"; {place}/ holds none: train one, or give its path"
-    more = f" and {len(here) - SHOWN} more" if len(here) > SHOWN else ""
-    return similar(name, here) or f"; {place}/ holds {', '.join(here[:SHOWN])}{more}"
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return similar(name, found) or f"; {place}/ holds {', '.join(found[:SHOWN])}{more}"
 
 
 def members_of(resume: str | os.PathLike[str] | Run, runs_dir: str = "runs") -> list[Run]:
@@ -56,7 +56,7 @@ def members_of(resume: str | os.PathLike[str] | Run, runs_dir: str = "runs") -> 
         return []
     text = os.fspath(resume)
     places = dict.fromkeys((text, join(runs_dir, text)))  # of a URL or an absolute path the same
-    return [Run(path) for place in places for path in members(Path(here(place)))]
+    return [Run(path) for place in places for path in members(Path(local_copy(place)))]
 
 
 def of_folds(run: RunConfig, folds: int) -> RunConfig:

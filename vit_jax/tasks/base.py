@@ -98,7 +98,7 @@ class Task:
     # Arrays of the loss that are neither trained nor saved (nested if need be), such as a teacher's weights; empty
     # until `load_auxiliary`. The compiled step receives them as an argument, and they are here while it is traced. A
     # run stores their digest, and resumes only with the same arrays.
-    auxiliary: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
+    frozen_arrays: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
 
     unit: ClassVar[str] = "examples"  # what an example is called, in the plural; the log has {unit}_per_second
     auxiliary_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `auxiliary`, as `loss` does
@@ -117,7 +117,6 @@ class Task:
         """Open, check and split the data of a run. Called first, before there is a task.
 
         Args:
-            run: the run.
             given: what was given in Python instead; nothing where `DataConfig.given` of the data has no name for that.
             fetch: without it nothing is downloaded or written: data of the same sizes may stand for what would be.
 
@@ -131,7 +130,6 @@ class Task:
         """The task of a run.
 
         Args:
-            run: the run.
             metadata: has the entries of `Data.metadata`, among others if it is a config.json.
         """
         raise NotImplementedError
@@ -144,7 +142,6 @@ class Task:
         `files.metrics.RESERVED_METRICS`.
 
         Args:
-            model: the network.
             batch: what `prepare` returned.
             keys: [B], for dropout.
             denominator: what `denominator` returned for the global batch, divided by its number of parts, so that the
@@ -156,7 +153,6 @@ class Task:
         """All that `score` needs of each example of an evaluation batch, without dropout.
 
         Args:
-            model: the network.
             batch: as the data gives it.
 
         Returns:
@@ -194,7 +190,7 @@ class Task:
         """
         return {}
 
-    def load_auxiliary(self, teacher: Teacher | None, target: Target = HERE) -> Self:
+    def load_frozen_arrays(self, teacher: Teacher | None, target: Target = HERE) -> Self:
         """A copy of the task with `auxiliary` filled, or the task itself. Called for training and evaluation only.
 
         Args:
@@ -217,12 +213,7 @@ class Task:
         return batch
 
     def at_chance(self, split: Any, result: Any) -> str:
-        """A sentence where the result on a split is no better than without the inputs; empty: it is, or not known.
-
-        Args:
-            split: that was measured.
-            result: its Evaluation.
-        """
+        """A sentence where the result on a split is no better than without the inputs; empty: it is, or not known."""
         return ""
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
@@ -258,9 +249,7 @@ class Task:
 
         Args:
             run: whose `data` says where it is, unless Python has given it.
-            metadata: the network's.
             split: that which was asked for, or ''.
-            given: what Python has given.
 
         Returns:
             the `name` and the `split` (a Split) to measure, `total` examples of all splits, and `remarks` for the user,
@@ -316,8 +305,6 @@ class Task:
         """The metrics of a split, "loss" among them: by default the means of the outputs that are a number each.
 
         Args:
-            config: the network's.
-            split: the n examples.
             out: {name: [n, ...]}, the concatenated `outputs` of all of them, in order.
         """
         numbers = {name: values for name, values in out.items() if name != "predicted" and values.ndim == 1}
@@ -328,8 +315,6 @@ class Task:
         """What `score` returns, with what is wanted of a final result alone, as it takes longer: by default nothing.
 
         Args:
-            config: the network's.
-            split: the n examples.
             out: as of `score`.
         """
         return self.score(config, split, out)
@@ -338,7 +323,6 @@ class Task:
         """The metrics of examples that were drawn with replacement, for intervals; by default those of `score`.
 
         Args:
-            config: the network's.
             split: the n examples that were drawn.
             out: as of `score`, of these.
         """
@@ -353,7 +337,6 @@ class Task:
         """What validation decides of what `calibrated` lists.
 
         Args:
-            split: validation.
             out: as of `score`.
 
         Returns:
@@ -366,11 +349,6 @@ class Task:
     ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
         """An evaluation as a table, for a CSV file.
 
-        Args:
-            split: what was measured.
-            result: its Evaluation.
-            metadata: the network's.
-
         Returns:
             (names of columns, a row for each example).
         """
@@ -378,10 +356,6 @@ class Task:
 
     def values_table(self, split: Any, result: Any) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
         """Every probability or number of an evaluation beside the truth, where a network has columns.
-
-        Args:
-            split: what was measured.
-            result: its Evaluation.
 
         Returns:
             (names of columns, a row for each example).
@@ -409,9 +383,6 @@ class Task:
         """Keep for report.html what counted in the worst examples of a result: by default nothing.
 
         Args:
-            network: with its weights.
-            split: what was measured.
-            result: its Evaluation.
             folder: for `figures.kept.keep_sections`, as "explanations".
             caption: says what was measured, and by which weights.
         """
@@ -420,7 +391,6 @@ class Task:
         """Draw a trained network, and write sample inputs.
 
         Args:
-            network: with its weights.
             data: what `open_data` returned.
             plots: a folder, for PNGs, and for what report.html is to show (`figures.kept.keep_attention`).
             samples: a folder, for sample inputs.

@@ -19,7 +19,7 @@ from ..decode.base import Found
 from ..decode.buckets import lengths_to
 from ..decode.search import generate
 from ..errors import Field, UserError
-from ..explain.methods import TEXTS, check_known
+from ..explain.images import TEXTS, check_known
 from ..files.terminal import printable
 from ..machine import backend
 from ..machine.numerics import random_key
@@ -160,7 +160,7 @@ class Writer(Predictor):
             what = f"is {class_name[:40]}, but this network says a text and no classes: each token of it is explained"
             raise UserError(Field("class"), what, "leave it out")
 
-    def listed(self, inputs: Any) -> tuple[Sequence[Any], bool]:
+    def as_list(self, inputs: Any) -> tuple[Sequence[Any], bool]:
         """One or several inputs as `write` takes them -> (these, whether only one was given)."""
         raise NotImplementedError
 
@@ -175,7 +175,7 @@ class Writer(Predictor):
     def predict(self, inputs: Any, /, batch: int = BATCH, **search: Any) -> Any:
         """The text of each input."""
         writer = self.searching(search)
-        several, one = writer.listed(inputs)
+        several, one = writer.as_list(inputs)
         texts = [text for first, some in batches(several, batch) for text in writer.write(some, first)]
         return texts[0] if one else texts
 

@@ -42,7 +42,7 @@ class ImagePredictor(Predictor):
         """The shape of the network's images, in print."""
         return "x".join(map(str, (*self.preprocess.image, self.preprocess.channels)))
 
-    def listed(self, images: Any) -> tuple[list[Any], bool]:
+    def as_list(self, images: Any) -> tuple[list[Any], bool]:
         """(the images as a list, whether only one was given)."""
         return list_images(images, self.preprocess.channels)
 
@@ -60,7 +60,7 @@ class ImagePredictor(Predictor):
 
     def pixels(self, images: Any) -> np.ndarray:
         """Images preprocessed but not normalised -> uint8 [n, h, w, C], or [h, w, C] of one."""
-        several, one = self.listed(images)
+        several, one = self.as_list(images)
         pixels = np.stack([prepare_image(image, self.preprocess) for image in several])
         return pixels[0] if one else pixels
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config.run import RunConfig
 from ..errors import Field, UserError
-from ..explain.methods import IMAGES
+from ..explain.images import IMAGES
 from ..models.build import describe_network
 
 BATCH = 64  # inputs of a prediction that are computed at a time
@@ -55,7 +55,6 @@ def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
     """Inputs in parts.
 
     Args:
-        inputs: all of them.
         batch: the most in a part.
 
     Returns:
@@ -155,7 +154,7 @@ class Predictor:
         """
         return inputs
 
-    def listed(self, inputs: Any) -> tuple[Any, bool]:
+    def as_list(self, inputs: Any) -> tuple[Any, bool]:
         """One or several inputs as a list.
 
         Returns:
@@ -303,7 +302,6 @@ class Predictor:
 
         Args:
             inputs: as of `answer`.
-            path: of the .npz.
             blocks: those of which it is to have maps, counted from 0 or from the end (-1).
             norm: whether the last norm is applied to these.
             batch: the most inputs to compute at a time.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..data.images.config import FITS, KERNELS, OPTIONAL
-from ..data.images.wide import is_range
+from ..data.images.high_bit_depth import is_range
 
 # Bounds of a std and of a mean: beyond them a normalised float32 pixel is zero or infinite.
 SMALLEST, LARGEST = 1e-6, 1e6

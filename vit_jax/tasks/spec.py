@@ -56,7 +56,6 @@ class MetadataEntry:
         """A clause naming a difference that would change the meaning of inputs or outputs; else empty.
 
         Args:
-            given: the value of weights.
             wanted: that of a run that is to start from them; None where it has none, of an optional entry.
         """
         return ""
@@ -109,12 +108,7 @@ class TaskSpec:
 
     @classmethod
     def with_data(cls, run: RunConfig, metadata: Mapping[str, Any]) -> RunConfig:
-        """The run with the fields filled that are marked "from_data" and left open, beside sizes of its network.
-
-        Args:
-            run: whose data is opened.
-            metadata: of that.
-        """
+        """The run with the fields filled that are marked "from_data" and left open, beside sizes of its network."""
         if run.loss.name:
             return run
         loss = replace(run.loss, name=cls.losses[0])  # type: ignore[arg-type]  # one of its own
@@ -125,7 +119,6 @@ class TaskSpec:
         """What stands for the data of a run whose steps are only compiled.
 
         Args:
-            run: the run.
             length: of the texts that it learns to write, in tokens; 0: the longest.
 
         Raises:
@@ -149,7 +142,6 @@ class TaskSpec:
 
         Args:
             task: its name in the table.
-            model: the network's config.
         """
         return RunConfig(task, model, cls.data(source=NO_DATA), cls.augment(), optim=OptimConfig(name="sgd"))
 
@@ -163,7 +155,6 @@ class TaskSpec:
         """{field of `prepared`: its value} of a run that starts from weights.
 
         Args:
-            metadata: what the weights state.
             given: {field: value} that the user states.
         """
         return {}
@@ -199,7 +190,6 @@ class TaskSpec:
         """Raise UserError where a teacher cannot teach a run.
 
         Args:
-            teacher: the opened teacher.
             run: the run of the student.
             data: its `vit_jax.data.base.Data`; None before that is opened.
         """

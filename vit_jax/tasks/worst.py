@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..figures.captions import draw_captions
-from ..figures.kept import keep_texts
+from ..figures.report_data import keep_texts
 from ..files.atomic import write_text
 from ..files.terminal import printable
 

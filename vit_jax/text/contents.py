@@ -10,9 +10,8 @@ from ..config.vocabulary import SIDES
 from ..errors import UserError
 from ..files import strict_json
 from .byte_tokens import byte_vocabulary
-from .classes import OF_MARIAN, SPECIALS, class_name, languages_of
+from .classes import OF_MARIAN, SPECIALS, Languages, class_name, languages_of
 from .ids import Ids
-from .languages import Languages
 from .older import FAIRSEQ, OF_BYTES
 from .pieces import PIECES, open_pieces
 

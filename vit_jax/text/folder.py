@@ -23,7 +23,7 @@ from ..files.digests import content_digest, text_digest
 from ..files.lines import without_mark
 from ..files.reading import read_regular
 from .byte_tokens import ByteTokens, byte_vocabulary
-from .classes import OF_CLIP, OF_M2M, OF_MARIAN, class_name, languages_of
+from .classes import OF_CLIP, OF_M2M, OF_MARIAN, UNSTATED, Languages, Spoken, class_name, languages_of
 from .contents import (
     CONFIG,
     IDS,
@@ -43,8 +43,7 @@ from .contents import (
     vocabulary_of,
     with_config,
 )
-from .ids import check_range, stated_ids, token_text
-from .languages import UNSTATED, Languages, Spoken
+from .ids import check_range, special_ids, token_text
 from .older import OF_BYTES, OLDER, SOURCES, make_pieces
 from .pieces import PIECES, Pieces, end_words, open_pieces, set_template
 from .sentence_pieces import SentencePieces
@@ -90,10 +89,7 @@ def _model(folder: Path, where: str) -> dict[str, Any]:
 
 
 def _of_older(folder: Path, files: Files, model: Mapping[str, Any], where: str) -> dict[str, bytes]:
-    """The files of a folder without a tokenizer.json: with one that is made, or those that are opened as they are.
-
-    Raises UserError where there are none, or they are of no class that is known.
-    """
+    """The files of a folder without a tokenizer.json: with one that is made, or those that are opened as they are."""
     stated = read_settings(files, SIDES[1], where)
     name = class_name(stated, model)
     if name == OF_BYTES:
@@ -150,7 +146,7 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
             tokens = {**tokens, "bos_token": tokens["pad_token"]}  # Marian begins with padding
         elif type(rows) is int and size < rows <= -(-size // MULTIPLE) * MULTIPLE:
             content["rows"] = rows
-        sides.append(stated_ids(model, tokens, number, where, alone))
+        sides.append(special_ids(model, tokens, number, where, alone))
     content |= {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
     return {**files, IDS: json.dumps(content, indent=1).encode()}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 
-Stated = Mapping[str, Any]  # the JSON of one or several files
+Declared = Mapping[str, Any]  # the JSON of one or several files
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Ids:
         return [int(i) for i in itertools.takewhile(lambda i: i not in (self.pad, self.end), row)]
 
 
-def stated_ids(
-    model: Stated, tokens: Stated, number: Callable[[str], int | None], where: str, alone: bool = False
+def special_ids(
+    model: Declared, tokens: Declared, number: Callable[[str], int | None], where: str, alone: bool = False
 ) -> Ids:
     """The ids of a target."""
 

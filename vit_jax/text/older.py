@@ -14,8 +14,8 @@ from typing import Any
 from ..errors import UserError
 from ..files.lines import quote
 from ..machine.libraries import report_damage, require
+from .classes import LEGACY_NLLB, NLLB, Languages
 from .ids import token_text
-from .languages import LEGACY_NLLB, NLLB, Languages
 from .pieces import check_growth, set_template
 from .sentence_pieces import open_model
 

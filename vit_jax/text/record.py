@@ -11,8 +11,8 @@ from typing import Any
 from ..config.vocabulary import APART, FOLDER, SIDES, TRAINED, WORDS
 from ..errors import UserError
 from ..files.digests import text_digest
+from .classes import UNSTATED, Spoken
 from .folder import has_two, open_files, read_folder, with_ids
-from .languages import UNSTATED, Spoken
 from .pieces import train_pieces
 from .spoken import with_languages
 from .task_params import kept_tasks

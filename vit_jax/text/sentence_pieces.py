@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import UserError
 from ..files.lines import quote
 from ..machine.libraries import report_damage, require
+from .classes import SEVERAL, Languages, list_codes
 from .ids import Ids
-from .languages import SEVERAL, Languages, list_codes
 from .pieces import check_ids
 from .tokenizer import Tokenizer
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from ..config.hints import nearest
 from ..config.vocabulary import SIDES
 from ..errors import Field, UserError
+from .classes import LISTED, SEVERAL, Languages, Spoken, list_codes
 from .contents import CONFIG, IDS, Files, class_of, ids_of, numbers_of, parse_json, tokens_of, with_config
 from .ids import token_text
-from .languages import LISTED, SEVERAL, Languages, Spoken, list_codes
 
 FIELDS = {side: f"data.{side}_language" for side in SIDES}
 KEYS = {"source": "src_lang", "target": "tgt_lang"}  # of tokenizer_config.json
@@ -82,10 +82,7 @@ def _of_sources(files: Files, spoken: Spoken, codes: list[str], where: str) -> d
 
 
 def _stated_target(files: Files, languages: Languages, vocabulary: dict[str, int], tokenizers: str, where: str) -> str:
-    """The language of targets by the ids that a model begins with, or by the tokenizer's own config.
-
-    Raises UserError where both state one and they differ.
-    """
+    """The language of targets by the ids that a model begins with, or by the tokenizer's own config."""
     ids, tokens = ids_of(files, SIDES[1], where), {i: token for token, i in vocabulary.items()}
     first = [tokens.get(i, "") for i in (ids.forced_begin, ids.begin) if i is not None]
     models = next((code for token in first if (code := languages.code(token))), "")

@@ -70,8 +70,6 @@ def encode_named(tokenizer: Tokenizer, texts: Sequence[str], where: Callable[[in
     """The ids of each text.
 
     Args:
-        tokenizer: of the texts.
-        texts: sentences.
         where: gives the place of text i, with which an error about it begins.
 
     Returns:

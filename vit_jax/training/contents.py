@@ -88,7 +88,7 @@ class Contents:
         from ..tasks.computed import task_of
 
         data = self.open(run, folder)
-        return frozen_digest(task_of(with_data(run, data), data.metadata()).load_auxiliary(open_teacher(run)))
+        return frozen_digest(task_of(with_data(run, data), data.metadata()).load_frozen_arrays(open_teacher(run)))
 
     def _start(self, run: RunConfig, folder: runs.Run) -> str:
         """The digest of the weights that the run starts from."""

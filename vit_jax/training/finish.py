@@ -20,7 +20,7 @@ from ..runs.mirror import is_kept
 from ..runs.several import kind_of
 from ..tasks.table import task_spec
 from .loop import TOKENS, measure, measure_and_log, watched_split
-from .notebook import show_figures
+from .progress import show_figures
 from .session import Session
 
 if TYPE_CHECKING:

@@ -15,16 +15,16 @@ import numpy as np
 from ..errors import CheckFailed
 from ..files.metrics import STEP_METRICS
 from ..machine import backend, mfu
-from .dispatch import Batches, steps_together
 from .events import Event
+from .log import Batches, steps_together
 from .profile import Profile
 from .session import Session
 from .stopping import Decision
 
 if TYPE_CHECKING:
     from ..tasks.base import Evaluation, Task
-    from .dispatch import Batch
     from .engine.engine import Engine
+    from .log import Batch
 
 Measured = tuple[int, dict[str, float]]  # a step, and its metrics
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not
@@ -256,7 +256,7 @@ def _accept(s: Session, measured: list[Measured]) -> None:
         for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
             if not math.isfinite(metrics[name]):
                 raise _not_finite(s, what, metrics[name], step)
-        s.happened("step", step, metrics)
+        s.record_event("step", step, metrics)
 
 
 def _not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
@@ -350,7 +350,7 @@ def measure_and_log(
         s.log.write(
             {"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics}
         )
-        s.happened("evaluation", s.step, result.metrics, split=name, weights=weights)
+        s.record_event("evaluation", s.step, result.metrics, split=name, weights=weights)
     return results
 
 

@@ -17,7 +17,7 @@ from ..presets.entry import on_other_data
 from ..presets.table import preset
 from ..runs.check import check_complete, check_name, check_run
 from ..runs.values import with_fields
-from ..weights.start.again import check_unchanged
+from ..weights.start.reproducible import check_unchanged
 from ..weights.start.start import check as check_start
 from ..weights.teacher import open_teacher
 from .log import check_extras
@@ -30,7 +30,7 @@ OF_A_HOST = ("data.dir", "dir", "name")
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedRun:
     """A run that can be set up, and what was found out about it."""
 
     run: RunConfig
@@ -60,7 +60,7 @@ def checked_arguments(
     return check_run(replace(run, data=replace(run.data, source=source))), Given(data, class_names)
 
 
-def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
+def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
     """Plan how a run that `check_run` has passed is divided, and open its teacher."""
     if hosts.several and run.parallel == "pmap":
         raise UserError("hosts", "parallel is pmap, which is of one host only", "set it to jit")
@@ -70,7 +70,7 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> Checked:
     if teacher is None:
         check_memory(run, None, division)
     check_extras(run.tensorboard, run.wandb)
-    return Checked(run, division, teacher)
+    return CheckedRun(run, division, teacher)
 
 
 def choose_folder(

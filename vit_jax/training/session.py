@@ -81,7 +81,9 @@ class Session:
         """Epochs done, with fractions."""
         return self.step / self.setup.order.steps_per_epoch
 
-    def happened(self, kind: Literal["step", "evaluation"], step: int, metrics: Mapping[str, float], **of: str) -> None:
+    def record_event(
+        self, kind: Literal["step", "evaluation"], step: int, metrics: Mapping[str, float], **of: str
+    ) -> None:
         """Note a step or an evaluation, to be told."""
         epoch, now = step / self.setup.order.steps_per_epoch, functools.partial(network, self)
         self.events.append(Event(kind, step, epoch, metrics, **of, _now=now))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from ..machine import backend
 from ..machine.division import check_shares
 from ..machine.hosts.group import ALONE, Hosts
 from ..tasks.table import task_spec
-from .preflight import Checked
+from .preflight import CheckedRun
 
 if TYPE_CHECKING:
     from ..data.base import Data, Given, Order
@@ -74,7 +74,7 @@ class Setup:
 
 def frozen_digest(task: Task) -> str:
     """A digest of the arrays of a task that do not learn, such as a teacher's; empty if it has none."""
-    digests = {name: array_digest(np.asarray(x)) for name, x in flatten(task.auxiliary).items()}
+    digests = {name: array_digest(np.asarray(x)) for name, x in flatten(task.frozen_arrays).items()}
     return text_digest(digests) if digests else ""
 
 
@@ -91,7 +91,7 @@ def with_data(run: RunConfig, dataset: Data) -> RunConfig:
     return task_spec(run.task).with_data(sized, dataset.metadata())
 
 
-def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
+def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     """Build the network, the training step and the evaluation step of a run with its data."""
     from ..models.build import definition
     from ..models.rounded import rounds_factors
@@ -104,7 +104,7 @@ def set_up(checked: Checked, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     run, order, epochs = plan(as_given, dataset)
     if (teacher := checked.teacher) is not None:
         task_spec(run.task).check_teacher(teacher, run, dataset)
-    task = task_of(run, dataset.metadata()).load_auxiliary(teacher)
+    task = task_of(run, dataset.metadata()).load_frozen_arrays(teacher)
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
     network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))

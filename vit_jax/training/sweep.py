@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shlex
-import shutil
 import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,16 +22,15 @@ from .. import runs
 from ..config.gone import check_arguments
 from ..config.run import RunConfig
 from ..errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
-from ..files.output import print_table
 from ..files.reading import show_path
-from ..files.terminal import print_wrapped, printable
+from ..files.terminal import printable
 from ..machine.libraries import require
 from ..reports.compare import text_of
-from ..reports.comparison import gather, is_number
-from ..reports.tables import command_of
+from ..reports.comparison import is_number
+from ..reports.sweep import show
 from ..runs.check import check_name, check_run
 from ..runs.choice import same_identity
-from ..runs.mirror import check_dir, here, is_kept, is_written, join, kept_at
+from ..runs.mirror import check_dir, is_kept, is_written, join, kept_at, local_copy
 from ..runs.several import OLD_SWEEP, STUDY, is_run, members
 from ..runs.values import flat, with_fields
 from ..tasks.table import task_spec
@@ -50,7 +47,6 @@ from .study import (
     Range,
     Sampler,
     Search,
-    choice,
     folder_of,
     newest,
     next_trial,
@@ -186,7 +182,7 @@ def prepare(
 
 def title(values: Mapping[str, Any]) -> str:
     """A combination of values, in words."""
-    return ", ".join(f"{name} {text_of(choice(value))}" for name, value in values.items())
+    return ", ".join(f"{name} {text_of(value)}" for name, value in values.items())
 
 
 def _check_fields(search: Search, run: RunConfig) -> None:
@@ -199,7 +195,7 @@ def _check_fields(search: Search, run: RunConfig) -> None:
         if isinstance(values, Range):
             continue
         if twice := [value for i, value in enumerate(values) if value in values[:i]]:
-            raise UserError(Field(name), f"has the value {text_of(choice(twice[0]))} twice", "give it once")
+            raise UserError(Field(name), f"has the value {text_of(twice[0])} twice", "give it once")
 
 
 def _check_data(checked: Mapping[str, RunConfig], given: Given | None) -> tuple[str, int]:
@@ -238,7 +234,7 @@ def _folder_of_sweep(
     """The folder of a sweep, which is free or has this sweep already; of its runs one is looked at."""
     name = check_name(run.name or f"{preset}-sweep")
     check_dir(run.dir)
-    folder = Path(here(join(run.dir, name)))
+    folder = Path(local_copy(join(run.dir, name)))
     shown = show_path(folder)
     if is_run(folder) or members(folder):
         raise UserError(shown, "is a run and no sweep", WANTED)
@@ -263,7 +259,7 @@ def _folder_of_sweep(
 def describe(sweep: Sweep) -> str:
     """A sweep in a few lines: its fields and their values, the number of its trials, its folder."""
     search = sweep.search
-    texts = {name: each if isinstance(each, Range) else ", ".join(map(text_of, map(choice, each)))
+    texts = {name: each if isinstance(each, Range) else ", ".join(map(text_of, each))
              for name, each in search.fields.items()}  # fmt: skip
     count = sweep.search.trials or len(sweep.search.combinations())
     more = f", {search.seeds} seeds each" if search.seeds else ""
@@ -288,7 +284,7 @@ def train_sweep(sweep: Sweep, steps_of: Steps) -> dict[str, Any]:
     if all(each.startswith(RETRIED) for each in ended):
         reason = ended[0].removeprefix(RETRIED)
         raise UserError("no trial of the sweep could be trained", f"{points[0]['name']}: {reason}")
-    _show(points, sweep)
+    show(sweep.folder, sweep.metric, points)
     best = points[0]["name"] if points[0]["values"] else None
     return {"folder": kept_at(sweep.folder), "metric": sweep.metric, "points": points, "best": best}
 
@@ -324,7 +320,7 @@ def _train_trial(study: Study, trial: Trial, sweep: Sweep, steps_of: Steps) -> N
 def _check_unused(each: Sequence[RunConfig]) -> None:
     """Raise UserError where another process writes a run in a store, which has no locks."""
     for run in each:
-        if is_kept(run.dir) and is_written(Path(here(join(run.dir, run.name)))):
+        if is_kept(run.dir) and is_written(Path(local_copy(join(run.dir, run.name)))):
             raise UserError(
                 join(run.dir, run.name), "in use by another process", "wait for it, or choose another `name`"
             )
@@ -334,7 +330,7 @@ def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of
     """Train a run -> (how it ended, its value of the metric), or None: its trial is pruned."""
     from optuna.trial import TrialState
 
-    folder, summary = runs.Run(here(join(run.dir, run.name))), Summary()
+    folder, summary = runs.Run(local_copy(join(run.dir, run.name))), Summary()
     reported = set(study.get_trials()[trial.number].intermediate_values)
 
     def is_behind(rows: Iterable[Mapping[str, Any]]) -> bool:
@@ -386,32 +382,3 @@ def _points(study: Study, sweep: Sweep) -> list[dict[str, Any]]:
         if trial.params
     ]
     return sorted(points, key=lambda point: -sweep.sign * statistics.fmean(point["values"] or [-sweep.sign * math.inf]))
-
-
-def _show(points: Sequence[Mapping[str, Any]], sweep: Sweep) -> None:
-    """Print the table of the trials, and how to repeat the best one."""
-    metric, name = f"validation {sweep.metric.replace('_', ' ')}", str(points[0]["name"])
-    fields = [[field, *(text_of(choice(point["fields"][field])) for point in points)] for field in sweep.search.fields]
-    texts = [f"{statistics.fmean(values):.4f}" if (values := point["values"]) else "-" for point in points]
-    results = [[metric, *texts], ["ended", *(str(point["ended"]).partition(":")[0] for point in points)]]
-    print()
-    print_table(
-        ["trial", *(str(each["name"]) for each in points)],
-        [fields, results],
-        shutil.get_terminal_size((120, 24)).columns,
-    )
-    for point in points:
-        if ":" in str(point["ended"]) and not point["values"]:
-            print_wrapped(printable(f"note: {point['name']}: {point['ended']}"))
-    if not points[0]["values"]:
-        print("best       none: no trial has a result on validation")
-        return
-    values = points[0]["values"]
-    spread = f" +- {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    print(printable(f"best       {name}: {metric} {statistics.fmean(values):.4f}{spread}"))
-    print("next:")
-    shown = show_path(sweep.folder)
-    out = " --out report.html" if is_kept(shown) else ""
-    best = gather([str((sweep.folder / name).absolute())], damaged=True).lines[0]
-    for command in [command_of(best), f"python -m vit_jax report {shlex.quote(shown)}{out}"]:
-        print(printable(f"  {command}"))

@@ -26,17 +26,17 @@ from ..machine.numerics import fixed_settings
 from ..reports.group import sum_up
 from ..runs.check import check_complete, check_run
 from ..runs.ending import recorded_ending
-from ..runs.mirror import here
+from ..runs.mirror import local_copy
 from ..runs.several import VARIED, members_of
 from ..runs.values import LENGTH, flat, with_fields
 from .announce import announce
 from .contents import Contents
+from .continuation import run_now
 from .events import Event, Summary, exhausted
 from .finish import finish, show_again
-from .going_on import run_now
 from .loop import loop
-from .notebook import Told, suppress_output, telling, told
-from .preflight import OF_A_HOST, Checked, checked_arguments, choose_folder, preflight, without_outputs
+from .preflight import OF_A_HOST, CheckedRun, checked_arguments, choose_folder, preflight, without_outputs
+from .progress import Told, suppress_output, telling, told
 from .resume import resume
 from .setup import set_up
 from .stopping import Caught, signals
@@ -99,7 +99,7 @@ def train(
     with telling(progress):
         if resume and (inside := members_of(resume)):
             return _resume_group(inside, {"fields": {**(fields or {}), **more}, **given})
-        asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more})
+        asked = train_request(run, preset, folder, resume, {**(fields or {}), **more})
         return exhausted(run_steps(asked, data, class_names, hosts))
 
 
@@ -144,7 +144,7 @@ def steps(
 
     def events() -> Generator[Event, None, None]:
         more = {"epochs": epochs} if epochs else {}
-        asked = asked_for(run, preset, folder, resume, {**(fields or {}), **more})
+        asked = train_request(run, preset, folder, resume, {**(fields or {}), **more})
         summary = yield from run_steps(asked, data, class_names, hosts, begin)
         yield Event("end", summary["step"], summary["epoch"], summary=summary)
 
@@ -163,7 +163,7 @@ def steps(
 _LOOPS: dict[str, weakref.ref[Generator[Event, None, None]]] = {}
 
 
-class Asked(NamedTuple):
+class TrainRequest(NamedTuple):
     """What is asked of `train`."""
 
     run: Any  # a RunConfig, unless the caller gave something else
@@ -173,22 +173,22 @@ class Asked(NamedTuple):
     fields: Mapping[str, Any] = {}  # other values of fields of `run`
 
 
-def asked_for(
+def train_request(
     run: RunConfig | str | None,
     preset: str,
     folder: str | os.PathLike[str] | runs.Run | None,
     resume: str | os.PathLike[str] | runs.Run,
     fields: Mapping[str, Any],
-) -> Asked:
+) -> TrainRequest:
     """The arguments of `train`, of which either `run` or `resume` is given."""
     if not resume:
         named = run if isinstance(run, str) and preset == "run" else preset
-        return Asked(run, named, folder_given(folder), fields=fields)
+        return TrainRequest(run, named, folder_given(folder), fields=fields)
     for name, value in (("run", run), ("folder", folder)):
         if value is not None:
             raise UserError(name, "is given, and so is resume", "leave one of them out")
     found = resume if isinstance(resume, runs.Run) else runs.find(os.fspath(resume))
-    return Asked(with_fields(found.config(), fields), found.record()["preset"], found, True)
+    return TrainRequest(with_fields(found.config(), fields), found.record()["preset"], found, True)
 
 
 def _resume_group(group: Sequence[runs.Run], options: Mapping[str, Any]) -> Summary:
@@ -197,7 +197,7 @@ def _resume_group(group: Sequence[runs.Run], options: Mapping[str, Any]) -> Summ
 
 
 def run_steps(
-    asked: Asked,
+    asked: TrainRequest,
     data: Any,
     class_names: Sequence[str],
     hosts: str,
@@ -223,18 +223,18 @@ def folder_given(folder: Any) -> runs.Run | None:
     if folder is None or isinstance(folder, runs.Run):
         return folder
     if isinstance(folder, (str, os.PathLike)) and os.fspath(folder):
-        return runs.Run(here(os.fspath(folder)))
+        return runs.Run(local_copy(os.fspath(folder)))
     raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
 
 
-def train_with(hosts: Hosts, asked: Asked) -> Summary:
+def train_with(hosts: Hosts, asked: TrainRequest) -> Summary:
     """Train on some hosts."""
     return exhausted(steps_with(hosts, asked))
 
 
 def steps_with(
     hosts: Hosts,
-    asked: Asked,
+    asked: TrainRequest,
     given: Given | None = None,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
@@ -269,7 +269,7 @@ def steps_with(
 
 
 def _trained(
-    checked: Checked, contents: Contents, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts
+    checked: CheckedRun, contents: Contents, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts
 ) -> Generator[Event, None, dict[str, Any]]:
     """Set a run up, train and finish it; the generator of what happens returns the content of summary.json."""
     setup = set_up(checked, contents.open(checked.run, folder), hosts)

@@ -23,7 +23,7 @@ from ..models.state import split_model
 from ..runs import find, is_foreign, mean_of
 from ..tasks.predictor import Predictor
 from ..tasks.table import task_spec
-from .interop import EXPORTED, EXPORTS, WRITING, InMemory, check_convert, convert_first, options_in, with_stated
+from .interop import EXPORTED, EXPORTS, WRITING, InMemory, check_convert, convert_first, options_in, with_given
 from .load import check_unchosen, load
 from .memory import network_reading
 
@@ -315,5 +315,5 @@ def _reading(
         # Weights alone: a run's optimizer belongs to the step that training goes on from.
         reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
         any_size = bool(reading.layout.resizes(reading.config))
-        reading.facts = with_stated(reading.facts, stated, reading.config, any_size)
+        reading.facts = with_given(reading.facts, stated, reading.config, any_size)
         yield reading

@@ -21,7 +21,7 @@ from ..config.fields import pair
 from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
 from ..errors import UserError
-from ..runs.mirror import here
+from ..runs.mirror import local_copy
 from ..tasks.table import task_spec
 from .memory import network_reading, state_source
 
@@ -110,7 +110,7 @@ def open_complete(
     else:
         reading = network_reading(*given, options.get("sets", {}))
     if stated:
-        reading.facts = with_stated(reading.facts, stated, reading.config, bool(reading.layout.resizes(reading.config)))
+        reading.facts = with_given(reading.facts, stated, reading.config, bool(reading.layout.resizes(reading.config)))
     with reading.source:
         yield _plan(reading, ())
 
@@ -156,14 +156,14 @@ def open_weights(
 ) -> Iterator[Weights]:
     """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened."""
     check_convert()
-    from convert.recognise.config import Untold
+    from convert.recognise.config import MissingFields
     from convert.recognise.reading import Options, read
 
     place = _fetch(path)
     assumed: tuple[str, ...] = ()
     try:
         reading = read(place, Options(headless=headless))
-    except Untold as error:
+    except MissingFields as error:
         check_network(error.network, network)
         assumed = error.fields
         shown = [name for name in network.function_fields() if name not in network.marked("not_in_weights")]
@@ -173,7 +173,7 @@ def open_weights(
         unfit = f"correct {' and '.join(fields)}{resample}"
         try:
             reading = read(place, Options(otherwise={**otherwise}, unfit=unfit, headless=headless))
-        except Untold as still:
+        except MissingFields as still:
             tried = _square(place, otherwise, still, headless) if square and still.fields == ("image",) else []
             if len(tried) != 1:
                 fields = [name for name in network.function_fields() if name in still.fields]
@@ -209,14 +209,14 @@ def config_in(path: str) -> NetworkConfig:
     defaults.
     """
     check_convert()
-    from convert.recognise.config import Untold
+    from convert.recognise.config import MissingFields
     from convert.recognise.reading import Options, read
 
     try:
         reading = read(_fetch(path), Options(headless=True))
         with reading.source:
             return reading.config
-    except Untold as error:
+    except MissingFields as error:
         return replace_fields(error.network(), error.known)
 
 
@@ -248,7 +248,7 @@ def _fetch(path: str) -> str:
     """The path; of hf://owner/name, the local copy: the hub is asked once in a process."""
     from convert.containers.hub import fetch
 
-    return fetch(path) if path.startswith("hf://") else here(path)
+    return fetch(path) if path.startswith("hf://") else local_copy(path)
 
 
 def can_hold(layout: str, config: NetworkConfig) -> bool:
@@ -294,7 +294,7 @@ def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
     return Change(made[-1].config if made else weights.config, facts, says, made)
 
 
-def with_stated(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
+def with_given(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
     """The facts of weights, with the metadata of the network's task over them."""
     from convert.recognise.preprocessing import fitting
 

@@ -36,11 +36,11 @@ from ..tasks.generated import searching
 from ..tasks.predictor import Predictor, Trained
 from ..tasks.table import task_spec, untrained_run
 from ..tasks.translate.encoding import encodes
-from ..text.languages import UNSTATED, Spoken
+from ..text.classes import UNSTATED, Spoken
 from ..text.record import make_tokenizers, with_spoken
 from ..text.task_params import task_settings
-from .bare import BareNetwork, TextEncoder, unusable
 from .checkpoint import Checkpoints
+from .incomplete import BareNetwork, TextEncoder, unusable
 from .interop import LOADS, InMemory, State, convert_first, read_weights, task_metadata
 
 NO_ID = -1  # of a token that no file states
@@ -362,7 +362,7 @@ def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> 
     count = mean_of(which)
     if count and ema:
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves", remedy="leave ema out")
-    folder.bring_weights()
+    folder.pull_weights()
     if remark := folder.remark():
         print_note(remark, sys.stderr)
     checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()

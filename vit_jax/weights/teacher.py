@@ -51,10 +51,7 @@ def describe_teacher(teacher: Teacher) -> str:
 
 
 def _logits(path: str) -> dict[str, np.ndarray]:
-    """{"logits", and "labels" if they are there} of FILE.npy or of a FILE.npz that has logits; else empty.
-
-    Raises UserError where they cannot be read, or are not logits.
-    """
+    """{"logits", and "labels" if they are there} of FILE.npy or of a FILE.npz that has logits; else empty."""
     if not path.endswith((".npy", ".npz")):
         return {}
     try:

@@ -10,12 +10,11 @@ from ...config.ranges import check_ranges
 from ...data.inputs import Stored
 from ...errors import Field, UserError
 from ...files.shown import predictions
-from ...text.languages import Spoken
+from ...text.classes import Spoken
 from ..share import check_draws, read_share
 from .answering import Answering
 from .flags import BATCH, PredictFlags
-from .inputs import batch_starts, count_asked
-from .network import image_column, kind_of, open_network, takes
+from .inputs import batch_starts, count_asked, image_column, kind_of, open_network, takes
 from .printing import note
 from .sources import sources_of
 
@@ -85,13 +84,9 @@ def predict(
             images as Pillow has them, or arrays uint8 [h, w] or [h, w, C], or [n, h, w, C].
         top: the number of classes of each image, the most probable first.
         which: the weights of a run, as of `vit_jax.load`.
-        ema: likewise.
         batch: inputs that are computed at a time.
         skip_unreadable: leave out images that cannot be read, and say on stderr how many, instead of stopping.
         source_language: as of `vit_jax.load`.
-        target_language: likewise.
-        prefix: likewise.
-        task: likewise.
         share: I/N, such as "3/16": predict this fixed share of the inputs alone, while others predict the others.
         search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
 
@@ -157,7 +152,7 @@ def _predict_given(network: Predictor, inputs: Any, top: int, batch: int) -> Any
     """`predict` of images or vectors in memory."""
     classes = network.task.searching({}) is None
     said = network.predict(inputs, **({"top": top} if classes else {}), batch=batch)
-    single = network.listed(inputs)[1]
+    single = network.as_list(inputs)[1]
     pairs = [(0, said)] if single else [*enumerate(said)]
     return _shown(said if single else [*zip(inputs, said, strict=True)], pairs, network)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...data.images.config import TABLE
 from ...data.images.preprocess import EXTENSIONS
-from ...data.images.tables.columns import Stated
+from ...data.images.tables.columns import Declared
 from ...data.images.tables.open import table_files
 from ...data.images.tables.places import find_table
 from ...data.images.tree import Folder, Unused
@@ -208,7 +208,7 @@ def image_paths(paths: Iterable[Any], column: str, note: Note) -> list[str]:
                 raise UserError(text, what, f"known suffixes are {', '.join(sorted(EXTENSIONS))}")
             found += sorted(inside, key=lambda each: each.replace(os.sep, "\0"))  # folder by folder
         elif text.startswith(TABLE) and not os.path.lexists(text):
-            found += table_files(find_table(text), Stated(file_column=column))
+            found += table_files(find_table(text), Declared(file_column=column))
         elif text.endswith(LISTS) and path.exists():
             found += listed_paths(text)
         elif path.exists():

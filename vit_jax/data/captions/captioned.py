@@ -18,13 +18,13 @@ from ...files.lines import quote, read_lines
 from ...files.reading import open_regular
 from ..base import Given, not_given
 from ..fetch.copies import copy_images
+from ..images.high_bit_depth import Range
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
 from ..images.sources.items import Items, halves
 from ..images.sources.sharded import examples_of
 from ..images.tree import Folder, Unused
-from ..images.wide import Range
 from ..shards.open import names_shards, open_samples
 from ..shards.samples import split_samples
 from .config import GIVEN, TABLE
@@ -150,10 +150,7 @@ def read_captioned(source: str) -> Captioned:
 
 
 def _add(found: Captioned, root: Path, name: str, caption: str, where: str, entry: str) -> None:
-    """Add a caption to those of an image, a path inside the folder `root`: the links in it are followed.
-
-    Raises UserError; `entry` is what the file's parts are called there.
-    """
+    """Add a caption to those of an image, a path inside the folder `root`: the links in it are followed."""
     image = str(root / name)
     if not caption.strip():
         raise UserError(where, f"the caption of {quote(name)} is empty", f"write one, or remove the {entry}")

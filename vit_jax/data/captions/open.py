@@ -20,6 +20,7 @@ from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
 from ..base import Given
+from ..eval_data import Other
 from ..images.blocks import BlockOrder, Blocks, blocks_in, blocks_of
 from ..images.pixels import Images, check_ranges
 from ..images.preprocess import Preprocess
@@ -28,7 +29,6 @@ from ..images.sources.base import Examples
 from ..images.sources.layout import WHOLE
 from ..images.statistics import statistics
 from ..order import SHUFFLE, Order, permutation
-from ..other import Other
 from ..shards.open import names_shards
 from ..unreadable import left_out, refuse_unreadable, stood_in
 from . import shapes

@@ -15,7 +15,7 @@ from ...files.digests import array_digest
 from ...files.reading import check_regular
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import Vocabulary
-from ..other import Other
+from ..eval_data import Other
 from .caption_set import CaptionSet, hold_out_images, identity_of
 from .coco_features import FEATURE, SOURCE, Part, has_part, read_part, read_words
 from .config import other_caption_words

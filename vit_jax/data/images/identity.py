@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .wide import wide_pixels
+from .high_bit_depth import wide_pixels
 
 if TYPE_CHECKING:
     from PIL import Image

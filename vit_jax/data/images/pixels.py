@@ -17,13 +17,13 @@ from ..listing import Listing
 from ..progress import progress
 from . import identity
 from .config import FittedImages
+from .high_bit_depth import Extent, Kind, extent_of, range_for, remark_on
 from .jpeg import decode_unchanged
 from .preprocess import Preprocess, decode_image
 from .sources.arrays import Arrays
 from .sources.base import Examples, Stamps
 from .sources.index import Index, find, save
 from .sources.sharded import Sharded
-from .wide import Extent, Kind, extent_of, range_for, remark_on
 
 if TYPE_CHECKING:
     from PIL import Image

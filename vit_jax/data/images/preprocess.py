@@ -21,8 +21,8 @@ from ...errors import UserError
 from ...files.reading import open_regular, read_regular
 from ..unreadable import Unreadable
 from .config import OPTIONAL
+from .high_bit_depth import LARGEST, Extent, Range, eight_bits, extent_of, may_be_wide, note_stored, number, wide_pixels
 from .resample import resized_part
-from .wide import LARGEST, Extent, Range, eight_bits, extent_of, may_be_wide, note_stored, number, wide_pixels
 
 if TYPE_CHECKING:
     from PIL import Image

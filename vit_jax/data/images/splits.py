@@ -14,10 +14,10 @@ from ..listing import Listing
 from ..order import Order, SampledOrder, Sampling, count_taken
 from ..shards.ahead import Ahead
 from .blocks import BlockOrder, Blocks, read_ahead, read_in_order
+from .high_bit_depth import remark_on
 from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
-from .wide import remark_on
 
 
 class Split:

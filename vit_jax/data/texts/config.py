@@ -14,7 +14,7 @@ from ...config.run import DataConfig
 from ...config.vocabulary import APART, FOLDER, SPECIALS, WORDS
 from ...errors import UserError
 from ...files.atomic import read_json
-from ...text.languages import Spoken
+from ...text.classes import Spoken
 from ...text.older import OF_BYTES, OLDER
 from ...text.vocabulary import splits_marks
 

@@ -31,10 +31,7 @@ class Encoder:
         self.prefix = prefix_of(data.prefix, data.task, source.files)
 
     def __iter__(self) -> Iterator[tuple[Rows, Rows]]:
-        """(sources, targets) of some pairs after the others.
-
-        Raises UserError naming a sentence that is empty, or too long and not to be cut.
-        """
+        """(sources, targets) of some pairs after the others."""
         everything, first = iter(self.pairs), 0
         while some := list(itertools.islice(everything, CHUNK)):
             # The decoder says an end, too.

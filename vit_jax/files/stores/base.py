@@ -39,7 +39,6 @@ class Store(Protocol):
         """The size of an object, and its tag.
 
         Args:
-            name: of the object.
             guess: its size, which is then found by two requests if it is that.
 
         Raises:
@@ -53,8 +52,6 @@ class Store(Protocol):
         """The bytes of an object from `start` to before `stop`, which it has.
 
         Args:
-            name: of the object.
-            start: the first byte.
             stop: the one after the last.
             tag: that the object has to have; empty: any.
 

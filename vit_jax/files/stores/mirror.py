@@ -58,18 +58,18 @@ class Mirror:
 
     # -------------------------------------------------------------------------------------- reading
 
-    def bring(self, say: Callable[[str], None], leave: str = "") -> bool:
+    def pull(self, say: Callable[[str], None], leave: str = "") -> bool:
         """Make the folder what the newest record that is whole says."""
         newest = self.records.newest()
         self._bring(newest, say, leave)
         return bool(newest)
 
-    def bring_rest(self, say: Callable[[str], None]) -> None:
+    def pull_rest(self, say: Callable[[str], None]) -> None:
         """Bring what `bring` has left, of the same record, or all of a newer one where that is gone."""
         try:
             self._fill(self.record.files if self.record else {})
         except Torn:
-            self.bring(say)
+            self.pull(say)
 
     def _bring(self, newest: int, say: Callable[[str], None], leave: str = "") -> None:
         found = list(self.records.last(newest))

@@ -16,7 +16,7 @@ from ...data.base import Given
 from ...data.captions.caption_set import CaptionSet
 from ...data.captions.features_config import FeatureData
 from ...data.captions.vectors import Vector, Vectors, open_features, open_other_features
-from ...data.other import Other
+from ...data.eval_data import Other
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...text.record import open_one

@@ -17,12 +17,12 @@ from ...data.base import Given
 from ...data.captions.config import CaptionData
 from ...data.captions.open import CaptionedImages, open_captions, open_other_captions
 from ...data.captions.split import Captions
+from ...data.eval_data import Other
 from ...data.images.preprocess import Preprocess
-from ...data.other import Other
-from ...explain.methods import STEPS
+from ...explain.images import STEPS
 from ...figures.attention import draw_words
 from ...figures.explanation import KEY, overlaid
-from ...figures.kept import Section, keep_attention, keep_sections
+from ...figures.report_data import Section, keep_attention, keep_sections
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from ...data.captions.vectors import Vector, checked_vectors, vectors_in
-from ...explain.methods import STEPS, Method
+from ...explain.images import STEPS, Method
 from ...explain.tokens import explain_caption
 from ...figures.attention import draw_words
 from ...figures.figure import drawn
@@ -69,9 +69,9 @@ class Describer(CaptionWriter, ImagePredictor):
     def __repr__(self) -> str:
         return f"Describer({describe_network(self.run.model)}; images {self.size}; {self.words})"
 
-    def listed(self, images: Any) -> tuple[list[Any], bool]:
+    def as_list(self, images: Any) -> tuple[list[Any], bool]:
         """(the images as a list, whether only one was given)."""
-        return ImagePredictor.listed(self, images)
+        return ImagePredictor.as_list(self, images)
 
     def write(self, several: Sequence[Any], first: int = 0) -> list[Any]:
         """The caption of each image."""
@@ -90,7 +90,7 @@ class Describer(CaptionWriter, ImagePredictor):
         Raises:
             UserError: an image cannot be used, or a name is unknown.
         """
-        several, one = self.listed(images)
+        several, one = self.as_list(images)
         return self.captured(self.inputs(several), names, one)
 
     @with_fixed_settings
@@ -109,7 +109,6 @@ class Describer(CaptionWriter, ImagePredictor):
             method: ig or rollout, as of `Classifier.explain`.
             class_name: there are no classes to name.
             steps: of integrated gradients, each a pass forward, and one back for each token.
-            batch: has no effect.
 
         Returns:
             CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
@@ -119,7 +118,7 @@ class Describer(CaptionWriter, ImagePredictor):
         """
         self.check_explained(method, class_name)
         check_positive(steps=steps)
-        several, _ = self.listed(images)
+        several, _ = self.as_list(images)
         pixels = self.pixels(several)
         inputs = self.normalised(pixels)
         each = (explained(self.task, self.model, image, method, steps) for image in inputs)
@@ -138,7 +137,6 @@ class Describer(CaptionWriter, ImagePredictor):
         """Draw the cross-attention of the first image's words.
 
         Args:
-            inputs: images.
             path: of a PNG; None: none is written.
             layers: those to draw, counted from 0, each as the mean of its heads; empty: the mean of all.
             caption: a line under the title.
@@ -177,7 +175,7 @@ class FeatureDescriber(CaptionWriter):
         width = self.model.config.memory_width
         return jnp.asarray(checked_vectors(vectors, width, "vectors"), self.model.dtype)[..., None, :]
 
-    def listed(self, vectors: Any) -> tuple[Any, bool]:
+    def as_list(self, vectors: Any) -> tuple[Any, bool]:
         """(the network's inputs [n, 1, C], whether only one was given)."""
         given = self.inputs(vectors)
         return (given[None], True) if given.ndim == 2 else (given, False)
@@ -193,7 +191,7 @@ class FeatureDescriber(CaptionWriter):
 
     def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Inner values of the network on vectors: vectors [C] -> {name: array [n, ...]}, or [...] of one vector."""
-        several, one = self.listed(vectors)
+        several, one = self.as_list(vectors)
         return self.captured(several, names, one)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...data.images.wide import Range, of_range
+from ...data.images.high_bit_depth import Range, of_range
 from ...figures import attention
 from ...figures.classification import draw_confusion, draw_per_class, draw_wrong
-from ...figures.kept import keep_attention, keep_classes, keep_positions
 from ...figures.patches import draw_patches, draw_positions
+from ...figures.report_data import keep_attention, keep_classes, keep_positions
 from ...models.vit import ViT, fixed_positions
 from ...models.vit_config import ViTConfig
 from .kinds.base import Kind
@@ -69,7 +69,7 @@ def draw_inside(
     c = network.config
     draw_patches(visible(images)[0], c.patch_size, plots / "patches.png")
     logits = np.asarray(found["logits"])
-    labels = [kind.caption(name, kind.says(x, 1)) for name, x in zip(truth, logits, strict=True)]
+    labels = [kind.caption(name, kind.top_k(x, 1)) for name, x in zip(truth, logits, strict=True)]
     below, file = f"{caption}; true {kind.truth} → {kind.legend}", plots / "attention.png"
     maps = np.asarray(found["attention"])
     draw_attention(c, images, maps, file, labels=labels, caption=below)

@@ -9,11 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from ...figures.classification import draw_per_class
+from ...figures.classification import draw_per_class, draw_reliability
 from ...figures.gallery import MOST, draw_gallery
-from ...figures.kept import Section
 from ...figures.numbers import draw_numbers
-from ...figures.reliability import draw_reliability
+from ...figures.report_data import Section
 from ...files.output import shorten, write_csv
 from ...scores.suspects import Suspects
 from .draw import visible

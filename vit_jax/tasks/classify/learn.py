@@ -17,15 +17,15 @@ from ...config.fields import pair
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
 from ...data.base import Given
+from ...data.eval_data import Other, open_other_images
 from ...data.images.config import ImageData
 from ...data.images.labels import labels_of
 from ...data.images.open import open_images
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split
 from ...data.images.stream import Length, open_stream, stream_in
-from ...data.other import Other, open_other_images
 from ...errors import UserError
-from ...figures.kept import keep_sections
+from ...figures.report_data import keep_sections
 from ...files.output import digits
 from ...files.terminal import printable
 from ...models.layers import fold
@@ -226,10 +226,10 @@ class Classify(Task):
 
     def answers(self, predictor: Classifier, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
         """What is told of image files: their most probable classes, their labels, or their numbers."""
-        predictor.check_told(top)
+        predictor.check_known(top)
         logits = predictor.logits(inputs, len(inputs))
         for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
-            said = self.kind.says(row, top)
+            said = self.kind.top_k(row, top)
             line = printable(f"{file}: {self.kind.line(said)}")
             yield Answer(file, said, line, self.kind.rows(str(file), said), self.kind.plain(said), values)
 

@@ -12,9 +12,8 @@ from flax import nnx
 
 from ...config.outputs import KINDS, Outputs
 from ...errors import UserError
-from ...explain.images import check_method
-from ...explain.methods import BATCH as EXPLAINED
-from ...explain.methods import STEPS, Method
+from ...explain.images import BATCH as EXPLAINED
+from ...explain.images import STEPS, Method, check_method
 from ...figures.figure import drawn
 from ...files.output import shorten, write_npz
 from ...files.shown import predictions
@@ -109,9 +108,9 @@ class Classifier(ImagePredictor):
         Raises:
             UserError: an image cannot be used, or the outputs are an embedding.
         """
-        self.check_told(top)
+        self.check_known(top)
         logits = self.logits(images, batch)
-        answers = [self.kind.says(row, top) for row in np.atleast_2d(logits)]
+        answers = [self.kind.top_k(row, top) for row in np.atleast_2d(logits)]
         said = answers if logits.ndim == 2 else answers[0]
         return predictions(said, enumerate(answers), ("image", *self.header[1:]))
 
@@ -130,7 +129,7 @@ class Classifier(ImagePredictor):
         Raises:
             UserError: an image cannot be used, or the outputs are an embedding.
         """
-        self.check_told()
+        self.check_known()
         return self.kind.values(self.logits(images, batch))
 
     @property
@@ -138,7 +137,7 @@ class Classifier(ImagePredictor):
         """The names of classes, labels or numbers."""
         return self.outputs.names
 
-    def check_told(self, top: int = 1) -> None:
+    def check_known(self, top: int = 1) -> None:
         """Raise UserError where nothing can be told of the outputs, or not of so many."""
         if not self.kind.has_answers:
             has = "an embedding" if self.model.config.classes else "no head"
@@ -163,7 +162,7 @@ class Classifier(ImagePredictor):
             ValueError: there is no such name.
         """
         wanted = (names,) if isinstance(names, str) else tuple(names)
-        several, one = self.listed(images)
+        several, one = self.as_list(images)
         parts = [captured(self.model, self.inputs(some), wanted) for _, some in batches(several, batch)]
         found = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in wanted}
         return {name: array[0] for name, array in found.items()} if one else found
@@ -192,7 +191,7 @@ class Classifier(ImagePredictor):
         Raises:
             UserError: an image cannot be used, or there is no such block.
         """
-        several, one = self.listed(images)
+        several, one = self.as_list(images)
         out: dict[str, np.ndarray] = {}
         begin = 0
         for part in self._features(several, block_numbers(blocks, self.layers), norm, batch):
@@ -256,7 +255,7 @@ class Classifier(ImagePredictor):
         """
         self.check_explained(method, class_name)
         check_positive(steps=steps, batch=batch)
-        several, _ = self.listed(images)
+        several, _ = self.as_list(images)
         pixels = self.pixels(several)
         inputs, names = self.normalised(pixels), names_of(several)
         how: dict[str, Any] = {"steps": steps, "batch": batch, "measured": measured}
@@ -264,7 +263,7 @@ class Classifier(ImagePredictor):
 
     def check_explained(self, method: str, class_name: str = "") -> None:
         """Raise UserError where the method cannot explain the network, or there is no such class, label or number."""
-        self.check_told()
+        self.check_known()
         check_method(self.model, method)
         if class_name:
             number_of(self.kind, class_name)
@@ -283,7 +282,6 @@ class Classifier(ImagePredictor):
         """Draw the attention maps of the first images.
 
         Args:
-            inputs: images.
             path: of a PNG; None: none is written.
             layers: those to draw, counted from 0; empty: the last.
             caption: a line under the title.
@@ -302,7 +300,7 @@ class Classifier(ImagePredictor):
         wanted = ("attention", "logits") if kind.has_answers else ("attention",)
         found = captured(self.model, self.normalised(pixels), wanted)
         if kind.has_answers:
-            said = (kind.says(row, 1) for row in np.asarray(found["logits"]))
+            said = (kind.top_k(row, 1) for row in np.asarray(found["logits"]))
             labels = [kind.caption(*each) for each in zip(names, said, strict=True)]
             caption += f"; file → {kind.legend}"
         maps = np.asarray(found["attention"])

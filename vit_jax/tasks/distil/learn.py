@@ -55,12 +55,12 @@ class Distil(Classify):
         assert isinstance(loss, DistilLoss)
         return replace(task, distil=loss, dtype=run.compute_dtype)
 
-    def load_auxiliary(self, teacher: Teacher | None, target: Target = HERE) -> Distil:
+    def load_frozen_arrays(self, teacher: Teacher | None, target: Target = HERE) -> Distil:
         """The task with its teacher's weights and normalisation, or logits, in the dtype of its parameters."""
         assert teacher is not None, "check_complete requires one"
         wanted = np.dtype(accumulation_dtype(self.dtype))
         if teacher.config is None:
-            return replace(self, auxiliary={"logits": teacher.arrays["logits"].astype(wanted)})
+            return replace(self, frozen_arrays={"logits": teacher.arrays["logits"].astype(wanted)})
         preprocess = teacher.metadata["preprocess"]
         (h, w), trim = preprocess["image"], tuple(preprocess.get("trim", (0, 0)))
         return replace(
@@ -69,7 +69,7 @@ class Distil(Classify):
             size=(h + trim[0], w + trim[1]),
             trim=trim,
             interpolation=preprocess["interpolation"],
-            auxiliary={
+            frozen_arrays={
                 "parameters": unflatten({name: array.astype(wanted) for name, array in teacher.arrays.items()}),
                 "mean": np.asarray(preprocess["mean"], wanted),
                 "std": np.asarray(preprocess["std"], wanted),
@@ -78,7 +78,7 @@ class Distil(Classify):
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:
         """As of `classify`; where the teacher is given as its logits, with "taught" too, those of the batch [B, K]."""
-        batch, given = super().prepare(batch, keys), self.auxiliary.get("logits")  # of all images, [n, K]
+        batch, given = super().prepare(batch, keys), self.frozen_arrays.get("logits")  # of all images, [n, K]
         return batch if given is None else {**batch, "taught": given[batch["row"]]}
 
     def loss(
@@ -104,8 +104,8 @@ class Distil(Classify):
             images = images.astype(accumulation_dtype(self.dtype))
             images = jax.image.resize(images, shape, KERNELS[self.interpolation]).clip(0, 255)  # bicubic overshoots
         images = images[:, : self.size[0] - self.trim[0], : self.size[1] - self.trim[1]]
-        network = merge(self.teacher, self.auxiliary["parameters"])
-        return network(normalise(images, self.auxiliary["mean"], self.auxiliary["std"], jnp.dtype(self.dtype)))
+        network = merge(self.teacher, self.frozen_arrays["parameters"])
+        return network(normalise(images, self.frozen_arrays["mean"], self.frozen_arrays["std"], jnp.dtype(self.dtype)))
 
 
 def distillation_loss(student: Array, teacher: Array, c: DistilLoss) -> Array:

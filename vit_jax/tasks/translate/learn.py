@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,19 @@ from jax import Array
 
 from ...config.run import RunConfig
 from ...data.base import Given
-from ...data.other import Other
+from ...data.eval_data import Other
 from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
 from ...figures.attention import draw_cross_attention
 from ...figures.explanation import draw_explained_text
-from ...figures.kept import Section, keep_attention, keep_sections
+from ...figures.report_data import Section, keep_attention, keep_sections
 from ...files.terminal import printable
+from ...machine.libraries import require
 from ...models.state import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
+from ...scores.rouge import rouge
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from ...text.task_params import prefix_of
 from ..base import Batch, Evaluation
@@ -31,7 +34,6 @@ from ..generated import answer, tokens_and_end
 from ..next_token import freeze_zero_row, mean_loss, shift_target, sums
 from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
-from .score import corpus_scores, has_scorer
 from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids
 from .use import Translator, explained
 
@@ -206,3 +208,27 @@ class Translate(Translation):
         self._explain(network, strip_padding(data.source, source[0]), sources[0], plots, caption)
         read_first = self.source.decode(self.source.encode(self.prefix)).strip() if self.prefix else ""
         return sources[0].removeprefix(read_first).strip()
+
+
+def has_scorer() -> bool:
+    """Whether sacrebleu is installed."""
+    return importlib.util.find_spec("sacrebleu") is not None
+
+
+def corpus_scores(
+    said: Sequence[str], references: Sequence[str], cased: bool, words: str = "13a"
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """BLEU and chrF of translations.
+
+    BLEU: Papineni et al. 2002, as defined by Post 2018 (arXiv 1804.08771); chrF: Popović 2015.
+    """
+    with require("sacrebleu"):
+        from sacrebleu.metrics import BLEU, CHRF
+    lower = not cased or words == "none"
+    # force: sacrebleu would warn of tokens, which it takes for a mistake.
+    metrics = {"bleu": BLEU(lowercase=lower, tokenize=words, force=True), "chrf": CHRF(lowercase=lower)}
+    metrics |= {} if lower else {"bleu_lower": BLEU(lowercase=True, tokenize=words, force=True)}
+    scores = {name: metric.corpus_score(list(said), [list(references)]).score for name, metric in metrics.items()}
+    spelled = {"bleu": "BLEU", "chrf": "chrF", "bleu_lower": "BLEU in lower case"}
+    signatures = (f"{spelled[name]} is {metric.get_signature()}" for name, metric in metrics.items())
+    return scores | rouge(said, references), (*signatures, "ROUGE is F1, of words of a-z and 0-9, without stemming")

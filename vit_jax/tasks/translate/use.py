@@ -12,7 +12,7 @@ import numpy as np
 from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
 from ...errors import UserError
-from ...explain.methods import STEPS, Method
+from ...explain.images import STEPS, Method
 from ...explain.tokens import explain_translation
 from ...figures.attention import draw_cross_attention
 from ...figures.figure import drawn
@@ -92,7 +92,7 @@ class Translator(Writer):
             out.append(ids)
         return out
 
-    def listed(self, texts: str | Iterable[str]) -> tuple[list[np.ndarray], bool]:
+    def as_list(self, texts: str | Iterable[str]) -> tuple[list[np.ndarray], bool]:
         """(the ids of each text, whether only one was given)."""
         return self.encoded(texts), isinstance(texts, str)
 
@@ -117,7 +117,7 @@ class Translator(Writer):
         """
         check_batch(batch)
         translator = self.searching(search)
-        several, one = translator.listed(texts)
+        several, one = translator.as_list(texts)
         translations = translator.write(several, batch=batch)
         return translations[0] if one else translations
 
@@ -209,7 +209,6 @@ class Translator(Writer):
             method: ig or rollout, as of `Classifier.explain`; the baseline of ig is the mean of the embedding's table.
             class_name: there are no classes to name.
             steps: of integrated gradients, each a pass forward, and one back for each token.
-            batch: has no effect.
 
         Returns:
             TranslationExplanation: `sources`, `tokens`, `maps` (of each text [T, S]), `draw(path)`, `write(name)`.
@@ -236,7 +235,6 @@ class Translator(Writer):
         """Draw the cross-attention of the first translation.
 
         Args:
-            inputs: texts.
             path: of a PNG; None: none is written.
             layers: those to draw, counted from 0; empty: all.
             caption: a line under the title.

@@ -27,7 +27,7 @@ class Engine(Step):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.seed = np.uint32(self.run.seed)  # an argument of the step, so all seeds share one compiled program
-        self.auxiliary = self.to_devices(dict(self.task.auxiliary))
+        self.frozen_arrays = self.to_devices(dict(self.task.frozen_arrays))
         self.merged = jax.jit(self.merged_kernels)
         self.compile()
 
@@ -121,10 +121,10 @@ class Engine(Step):
         """Do one step. The given state is donated. Shapes: batch [B, ...], votes bool [k]."""
         batch = self.devices.shard_batch(batch)
         if self.run.parallel == "pmap":
-            pieces = self.prepared(state.step, batch, self.seed, self.auxiliary)
-            state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.auxiliary)
+            pieces = self.prepared(state.step, batch, self.seed, self.frozen_arrays)
+            state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.frozen_arrays)
             return state, {k: v[0] for k, v in metrics.items()}
-        return self.compiled(state, batch, self.seed, self.auxiliary, self.devices.of_each(votes))
+        return self.compiled(state, batch, self.seed, self.frozen_arrays, self.devices.of_each(votes))
 
     def train_together(
         self, state: TrainState, batches: Sequence[Batch], votes: np.ndarray | None = None
@@ -133,7 +133,7 @@ class Engine(Step):
         Returns (the state after the last step, metrics {name: [n]}).
         """
         batches = self.devices.shard_batch(tuple(batches))
-        return self.compiled_together(state, batches, self.seed, self.auxiliary, self.devices.of_each(votes))
+        return self.compiled_together(state, batches, self.seed, self.frozen_arrays, self.devices.of_each(votes))
 
     def shapes_on_devices(self, tree: Any) -> Any:
         """The shapes of what `to_devices` makes of a tree of arrays, or of shapes."""
@@ -147,19 +147,19 @@ class Engine(Step):
         """The training step for a batch of these shapes, as jax.jit(...).trace gives it, without any array."""
         state = self.shapes_on_devices(self.state_shapes())
         batch = self.devices.shapes(batch, self.devices.sharded)
-        auxiliary = self.shapes_on_devices(self.auxiliary)
+        frozen_arrays = self.shapes_on_devices(self.frozen_arrays)
         if self.run.parallel != "pmap":
-            return self.compiled.trace(state, batch, self.seed, auxiliary)
-        pieces = jax.eval_shape(self.prepare_and_cut, state.step, batch, self.seed, auxiliary)
-        return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), auxiliary))
+            return self.compiled.trace(state, batch, self.seed, frozen_arrays)
+        pieces = jax.eval_shape(self.prepare_and_cut, state.step, batch, self.seed, frozen_arrays)
+        return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), frozen_arrays))
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
-        auxiliary = self.auxiliary
+        frozen_arrays = self.frozen_arrays
         if self.run.parallel == "pmap":
-            its = jax.tree.map(lambda x: x[0], (state, auxiliary))
-            state, auxiliary = jax.device_put(its, self.devices.replicated)
-        return state, self.devices.shard_batch(batch), self.seed, auxiliary
+            its = jax.tree.map(lambda x: x[0], (state, frozen_arrays))
+            state, frozen_arrays = jax.device_put(its, self.devices.replicated)
+        return state, self.devices.shard_batch(batch), self.seed, frozen_arrays
 
 
 @dataclass(frozen=True)

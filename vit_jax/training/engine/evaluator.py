@@ -28,9 +28,9 @@ class Evaluator:
 
     def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
         self.config, self.task, self.devices = config, task, devices or Devices()
-        self.auxiliary = self.to_devices(dict(task.auxiliary) if task.auxiliary_in_outputs else {})
+        self.frozen_arrays = self.to_devices(dict(task.frozen_arrays) if task.auxiliary_in_outputs else {})
         compiled = jax.jit(
-            lambda parameters, batch, auxiliary: with_auxiliary(task, auxiliary).outputs(
+            lambda parameters, batch, frozen_arrays: with_frozen_arrays(task, frozen_arrays).outputs(
                 merge(definition, self.devices.whole_on_each(parameters)), batch
             )
         )
@@ -54,7 +54,7 @@ class Evaluator:
         padding = -size % len(self.devices)
         if padding and not self.devices.hosts.several:
             batch = {k: np.concatenate([x, np.repeat(x[-1:], padding, 0)]) for k, x in batch.items()}
-        out = self.compiled(parameters, self.devices.shard_batch(batch), self.auxiliary)
+        out = self.compiled(parameters, self.devices.shard_batch(batch), self.frozen_arrays)
         return {k: self.devices.whole(v)[: None if self.devices.hosts.several else size] for k, v in out.items()}
 
     def measure(self, parameters: Tree, split: Any, batch: int, score: Score | None = None) -> Evaluation:
@@ -90,9 +90,9 @@ def check_ids(config: NetworkConfig, batch: Batch) -> None:
             )
 
 
-def with_auxiliary(task: Task, auxiliary: Mapping[str, Any]) -> Task:
+def with_frozen_arrays(task: Task, frozen_arrays: Mapping[str, Any]) -> Task:
     """The task with the auxiliary arrays that a compiled step was given as an argument."""
-    return replace(task, auxiliary=auxiliary) if auxiliary else task
+    return replace(task, frozen_arrays=frozen_arrays) if frozen_arrays else task
 
 
 def rows_of(batch: Batch) -> int:

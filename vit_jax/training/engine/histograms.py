@@ -37,10 +37,10 @@ class Histograms:
         return jax.device_get(self.compiled(*self.engine.whole(state, batch)))
 
     def groups(
-        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
+        self, state: TrainState, batch: Batch, seed: Array, frozen_arrays: Tree
     ) -> dict[str, dict[str, dict[str, Array]]]:
         """What `of` returns, traced: seed int32 [] -> {"parameters", "gradients": {name: histogram}}."""
-        _, _, gradients = self.engine.batch_gradients(state, batch, seed, auxiliary)
+        _, _, gradients = self.engine.batch_gradients(state, batch, seed, frozen_arrays)
         trees = {"parameters": self.engine.network(state.parameters), "gradients": gradients}
         return {name: {k: histogram(x) for k, x in flatten(tree).items()} for name, tree in trees.items()}
 

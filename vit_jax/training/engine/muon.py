@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from ...machine.explicit import on_any_mesh
+from ...machine.explicit import mesh_agnostic
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
@@ -40,7 +40,7 @@ def scale_by_muon(beta: Array | float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda kernels: MuonState(optax.tree.zeros_like(kernels)), update)
 
 
-@on_any_mesh
+@mesh_agnostic
 def orthogonal(matrices: dict[str, Array]) -> dict[str, Array]:
     """Each matrix with its singular values replaced by numbers of about 0.7 to 1.2; 0 stays 0. Shapes: matrices [in,
     out] -> {name: [in, out]}, each in its own dtype.

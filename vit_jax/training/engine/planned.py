@@ -38,7 +38,7 @@ class Compiled:
 
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)
-        task = task_of(self.run, self.given.metadata).load_auxiliary(self.teacher, target)
+        task = task_of(self.run, self.given.metadata).load_frozen_arrays(self.teacher, target)
         network = definition(self.run.model, run.compute_dtype, parameter_dtype(run), target)
         optimizer = Optimizer(run.optim, STEPS * run.epochs, STEPS, trainable_table(self.run))
         self.engine = Engine(self.run, network, task, optimizer, target=target)
@@ -59,9 +59,9 @@ class Compiled:
         tree = self.engine.network_shapes()
         parameters, batch = devices.shapes(tree, devices.shardings_of(tree)), self._examples()
         if what == "evaluate":
-            auxiliary = self.evaluator.auxiliary
+            frozen_arrays = self.evaluator.frozen_arrays
             return self.evaluator.compiled.trace(
-                parameters, batch, devices.shapes(auxiliary, devices.shardings_of(auxiliary))
+                parameters, batch, devices.shapes(frozen_arrays, devices.shardings_of(frozen_arrays))
             )
         if not isinstance(task, Generation):
             raise UserError(Field("decode"), "is for tasks that write texts, which this one does not", "leave it out")
@@ -137,7 +137,7 @@ class Compiled:
             return {"weights": share(state.parameters)}
         found = {"weights": share(state.parameters), "moments": share(state.moments)}
         found |= {"average": share(state.ema)} if state.ema is not None else {}
-        found |= {"teacher": share(self.engine.auxiliary)} if self.engine.auxiliary else {}
+        found |= {"teacher": share(self.engine.frozen_arrays)} if self.engine.frozen_arrays else {}
         return found
 
 

@@ -25,11 +25,11 @@ from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
 from ...machine.numerics import random_key
 from ...machine.targets import HERE, Target
-from ...models.stack import as_chosen, attention_plan
+from ...models.stack import attention_plan, with_lowering
 from ...models.state import merge
 from ...tasks.base import Batch, Task
 from .devices import Devices
-from .evaluator import rows_of, with_auxiliary
+from .evaluator import rows_of, with_frozen_arrays
 from .kernels import FewKernels, Kernels
 from .lora import Lora
 from .optim import Optimizer, OptimizerState
@@ -104,27 +104,37 @@ class Step:
         return kernels
 
     def jit_steps(
-        self, state: TrainState, batches: tuple[Batch, ...], seed: Array, auxiliary: Tree, votes: Array | None = None
+        self,
+        state: TrainState,
+        batches: tuple[Batch, ...],
+        seed: Array,
+        frozen_arrays: Tree,
+        votes: Array | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
         """Do `jit_step` for several batches, one after the other: seed int32 [], votes bool [hosts, k] -> (the last
         state, metrics {name: [n]}).
         """
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
-        state, metrics = jax.lax.scan(lambda state, batch: self.jit_step(state, batch, seed, auxiliary), state, stacked)
+        state, metrics = jax.lax.scan(
+            lambda state, batch: self.jit_step(state, batch, seed, frozen_arrays), state, stacked
+        )
         return state, with_votes(metrics, votes)
 
     def jit_step(
-        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree, votes: Array | None = None
+        self, state: TrainState, batch: Batch, seed: Array, frozen_arrays: Tree, votes: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """One step, compiled: votes int32 [devices, k]."""
-        state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, auxiliary))
+        state, metrics = self.update(state, *self.batch_gradients(state, batch, seed, frozen_arrays))
         return state, with_votes(metrics, votes)
 
     def batch_gradients(
-        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
+        self, state: TrainState, batch: Batch, seed: Array, frozen_arrays: Tree
     ) -> tuple[Array, dict[str, Array], Tree]:
         """What `gradients` returns of a batch as it comes, on all devices: seed int32 []."""
-        task, keys = with_auxiliary(self.task, auxiliary), example_keys(seed, state.step, jnp.arange(rows_of(batch)))
+        task, keys = (
+            with_frozen_arrays(self.task, frozen_arrays),
+            example_keys(seed, state.step, jnp.arange(rows_of(batch))),
+        )
         batch = task.prepare(batch, keys)
         if len(self.devices) == 1:
             return self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
@@ -135,27 +145,27 @@ class Step:
             parameters = self.devices.specs_of(state.parameters)
             gradients = self.devices.specs_of(self.optimizer.partition(state.parameters)[0])
         return jax.shard_map(
-            lambda auxiliary, *its: self.mean_gradients(with_auxiliary(self.task, auxiliary), *its),
+            lambda frozen_arrays, *its: self.mean_gradients(with_frozen_arrays(self.task, frozen_arrays), *its),
             mesh=self.devices.mesh,
             in_specs=(every, parameters, its_own, its_own),
             out_specs=(every, every, gradients),
             check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
-        )(auxiliary, state.parameters, batch, keys)
+        )(frozen_arrays, state.parameters, batch, keys)
 
-    def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, auxiliary: Tree) -> Batch:
+    def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen_arrays: Tree) -> Batch:
         """The batch after `Task.prepare`, cut for the devices: batch [B, ...] -> {name: [devices, B / devices,
         ...]}.
         """
         keys = example_keys(seed, step[0], jnp.arange(rows_of(batch)))
-        task = with_auxiliary(self.task, jax.tree.map(lambda x: x[0], auxiliary))
+        task = with_frozen_arrays(self.task, jax.tree.map(lambda x: x[0], frozen_arrays))
         batch = task.prepare(batch, keys)
         return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
 
     def pmap_step(
-        self, state: TrainState, batch: Batch, seed: Array, auxiliary: Tree
+        self, state: TrainState, batch: Batch, seed: Array, frozen_arrays: Tree
     ) -> tuple[TrainState, dict[str, Array]]:
         """Do `jit_step` on one device, for its part of a prepared batch: seed int32 []."""
-        task, rows = with_auxiliary(self.task, auxiliary), rows_of(batch)
+        task, rows = with_frozen_arrays(self.task, frozen_arrays), rows_of(batch)
         keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
         return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
 
@@ -228,16 +238,16 @@ class Step:
         def loss(trainable: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
             parameters = combine(frozen, trainable)
             parameters = self.lora.merge(parameters, self.shards) if self.lora else parameters
-            network = as_chosen(merge(self.definition, parameters), self.run, self.devices.target)
+            network = with_lowering(merge(self.definition, parameters), self.run, self.devices.target)
             network = self.shards.gather(network) if self.shards else network
             return task.loss(network, batch, keys, denominator)
 
         differentiate = partial(jax.value_and_grad(loss, has_aux=True), trainable)
-        (value, metrics), gradients = mean_over_parts(differentiate, batch, keys, self.parts)
+        (value, metrics), gradients = mean_over_microbatches(differentiate, batch, keys, self.parts)
         return value, metrics, gradients
 
 
-def mean_over_parts(function: Callable[[Batch, Array], Any], batch: Batch, keys: Array, parts: int) -> Any:
+def mean_over_microbatches(function: Callable[[Batch, Array], Any], batch: Batch, keys: Array, parts: int) -> Any:
     """The mean of a function over parts of a batch, computed one after the other: batch [B, ...], keys [B]."""
     if parts == 1:
         return function(batch, keys)

@@ -17,7 +17,7 @@ from ...config.run import RunConfig
 from ...errors import UserError
 from ...files.digests import array_digest, text_digest
 from ...runs import Run, find, is_foreign
-from ...runs.mirror import here, join
+from ...runs.mirror import join, local_copy
 from ...runs.several import kind_of, members
 from ..interop import READING, WRITING, Unstated, Weights, convert_first, open_weights
 
@@ -66,7 +66,7 @@ def fault_of(path: str, error: UserError) -> str:
 def place_of(init: str, folder: str) -> str:
     """The path or address of weights: of a run, inside the folder of all runs or not, its folder."""
     for place in () if init.startswith("hf://") else (init, join(folder, init)):
-        if inside := members(Path(here(place))):
+        if inside := members(Path(local_copy(place))):
             what = f"holds a run for each {kind_of(inside[0])}"
             raise UserError(what, remedy=f"name one of them, such as {Run(inside[0])}")
     if is_foreign(init, folder):

@@ -28,7 +28,7 @@ from ..interop import network_in, task_metadata
 from . import encoder
 from .fitting import about_head, change_for, check_fit, check_metadata, decide_fields, going_back, known_fields
 from .opening import RULES, digest, errors_about, opened_for, place_of, text
-from .recipes import apply_recipe
+from .tuning import apply_tuning
 
 DIGITS = 12  # of a digest, as printed
 UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
@@ -75,7 +75,7 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
         stated = {field: flat(run)[field][0] for field in stated}  # with a config's own types
         run = fill_run(replace(run, init=init), stated, own=name != presets.FINETUNE)
     if tune != "none":
-        run = apply_recipe(run, tune, stated)
+        run = apply_tuning(run, tune, stated)
     return replace(found, run=run)
 
 

@@ -18,7 +18,7 @@ from ....errors import UserError
 from ....files.arrays import array_sizes, read_arrays
 from ....machine.limits import host_memory
 from ..config import SPLITS, numbered_classes
-from ..wide import PLAIN, Extent, Kind, Range, eight_bits, range_for
+from ..high_bit_depth import PLAIN, Extent, Kind, Range, eight_bits, range_for
 from .base import Source, first_line
 from .label_arrays import typed_labels
 

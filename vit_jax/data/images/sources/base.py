@@ -87,7 +87,6 @@ def stamp_files(folder: str, names: list[str], whole: bool, part: str = "") -> S
 
     Args:
         folder: its absolute path.
-        names: of the files.
         whole: whether they hold all examples together; if not, file i is example i.
         part: what tells them from others of the folder.
 

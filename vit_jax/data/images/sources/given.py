@@ -11,7 +11,7 @@ from ....config.hints import nearest
 from ....errors import UserError
 from ...base import Given
 from ..config import GIVEN
-from ..wide import Range
+from ..high_bit_depth import Range
 from .arrays import Arrays, arrays_source, arrays_split
 from .base import Source, first_line
 from .items import Items, as_image, class_names_of, halves

@@ -24,8 +24,8 @@ from ....files.arrays import read_arrays
 from ....files.atomic import read_json, write_json
 from ....files.digests import text_digest, with_digest, without_digest
 from ....machine.backend import cache_folder
+from ..high_bit_depth import PLAIN
 from ..identity import SIZE
-from ..wide import PLAIN
 from .base import Stamps
 
 FORMAT = 2

@@ -11,7 +11,7 @@ from ...base import Given, not_given
 from ...fetch.copies import copy_images
 from ...shards.open import names_shards
 from ..config import FOLDER, GIVEN, TABLE, ImageData
-from ..tables.open import open_table, stated_in
+from ..tables.open import declared_in, open_table
 from ..tables.places import Place, find_table, metadata_in
 from ..tree import Folder
 from .arrays import open_digits, open_npz
@@ -50,7 +50,7 @@ def folder_of(data: ImageData) -> str:
 def _open_table(data: ImageData, place: Place) -> Source:
     """The source of a table. Raises UserError, which says what else folders of classes beside it may be read by."""
     try:
-        return open_table(place, stated_in(data))
+        return open_table(place, declared_in(data))
     except UserError as error:
         folders = Folder(str(place.folder)).folders.values() if data.source.startswith(FOLDER) else ()
         if sum(folder.holds_images for folder in folders) > 1:

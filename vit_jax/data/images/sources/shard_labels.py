@@ -20,7 +20,7 @@ from ....files.reading import open_regular, show_path
 from ...shards.samples import Samples, split_samples
 from ..config import ImageData, composed, numbered_classes
 from ..preprocess import EXTENSIONS
-from ..tables.columns import Stated, choose_columns
+from ..tables.columns import Declared, choose_columns
 from ..tables.labels import read_labels
 from ..tables.rows import Cell, Rows, as_cell, read_rows
 
@@ -157,7 +157,7 @@ def _read(
         ):
             return _classes(field, samples, texts, data, columns[0])
     rows = _SampleRows(tuple(columns), cells, range(len(cells)), (field,), name=samples.name)
-    labels = read_labels(rows, range(len(columns)), Stated(separator=data.separator, target=data.target))
+    labels = read_labels(rows, range(len(columns)), Declared(separator=data.separator, target=data.target))
     return ShardLabels(Outputs(labels.kind, labels.names), labels.values, remarks=labels.remarks)
 
 
@@ -168,7 +168,7 @@ def _is_amount(text: str) -> bool:
 def _by_table(field: str, samples: Samples, data: ImageData) -> ShardLabels:
     """Labels of a table, whose rows are those of samples by their keys, with or without what ends a file's name."""
     rows = read_rows(Path(os.path.expanduser(data.label_table)))
-    stated = Stated(data.labels, data.file_column, "", "", data.separator, data.target)
+    stated = Declared(data.labels, data.file_column, "", "", data.separator, data.target)
     columns = choose_columns(rows, stated)
     names = rows.texts(columns.file)
     place: dict[str, int] = {}

@@ -22,7 +22,7 @@ _LISTED = 12  # columns that a message lists
 
 
 @dataclass(frozen=True)
-class Stated:
+class Declared:
     """What a user states of a table; empty where the table's own names tell it."""
 
     labels: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Columns:
     group: int | None
 
 
-def choose_columns(rows: Rows, stated: Stated, known: Sequence[str] = ()) -> Columns:
+def choose_columns(rows: Rows, stated: Declared, known: Sequence[str] = ()) -> Columns:
     """The columns of a table. Raises UserError, which lists them, where the labels cannot be told."""
     file = file_column(rows, stated)
     used = {file}
@@ -65,7 +65,7 @@ def choose_columns(rows: Rows, stated: Stated, known: Sequence[str] = ()) -> Col
     return Columns(file, labels, split, group)
 
 
-def file_column(rows: Rows, stated: Stated) -> int:
+def file_column(rows: Rows, stated: Declared) -> int:
     """The column with the file of each image."""
     if stated.file_column:
         return _column_named(rows, "file_column", stated.file_column)

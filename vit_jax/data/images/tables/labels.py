@@ -10,7 +10,7 @@ import numpy as np
 from ....errors import Field, UserError
 from ....files.lines import quote
 from ..config import composed
-from .columns import Stated, as_number, with_comma, zero_or_one
+from .columns import Declared, as_number, with_comma, zero_or_one
 from .rows import Rows
 
 LARGEST = 1 << 29  # images times labels of a set
@@ -36,7 +36,7 @@ class Labels:
         return rows, names
 
 
-def read_labels(rows: Rows, columns: Sequence[int], stated: Stated) -> Labels:
+def read_labels(rows: Rows, columns: Sequence[int], stated: Declared) -> Labels:
     """The labels in some columns."""
     several = len(columns) > 1
     if stated.separator and several:
@@ -182,7 +182,7 @@ def _set_of_names(rows: Rows, column: int, cells: Sequence[Sequence[str]], how: 
     return Labels("set", tuple(names), values, f"column {rows.shown(column)}, {how}")
 
 
-def _of_lists(rows: Rows, column: int, stated: Stated) -> Labels:
+def _of_lists(rows: Rows, column: int, stated: Declared) -> Labels:
     """The labels of a column of JSON with lists: a set of names, or several numbers."""
     if stated.target == "class":
         row = next(i for i, cells in enumerate(rows.cells) if isinstance(cells[column], tuple))

@@ -15,7 +15,7 @@ from ..config import ImageData
 from ..sources.base import Examples, Source
 from ..sources.folders import Files
 from ..sources.layout import WHOLE
-from .columns import Columns, Stated, choose_columns, file_column, split_of
+from .columns import Columns, Declared, choose_columns, file_column, split_of
 from .files import find_files
 from .labels import Labels, read_labels
 from .places import Place, splits_by_folder
@@ -55,12 +55,12 @@ class Table:
         )
 
 
-def stated_in(data: ImageData) -> Stated:
+def declared_in(data: ImageData) -> Declared:
     """What a run states of its table."""
-    return Stated(data.labels, data.file_column, data.split_column, data.group, data.separator, data.target)
+    return Declared(data.labels, data.file_column, data.split_column, data.group, data.separator, data.target)
 
 
-def open_table(place: Place, stated: Stated) -> Source:
+def open_table(place: Place, stated: Declared) -> Source:
     """The source of a table to learn from."""
     table = read_table(place, stated)
     if {*table.splits} == {WHOLE}:
@@ -70,20 +70,20 @@ def open_table(place: Place, stated: Stated) -> Source:
     return _source(place, table)
 
 
-def open_test_table(place: Place, stated: Stated, known: Outputs) -> Source:
+def open_test_table(place: Place, stated: Declared, known: Outputs) -> Source:
     """The source of a table that a network is only evaluated on."""
     by_name = {*stated.labels} == {*known.names}  # a table may lack some of them
     stated = replace(stated, group="", target=stated.target or known.kind, labels=() if by_name else stated.labels)
     return _source(place, read_table(place, stated, known.names))
 
 
-def table_files(place: Place, stated: Stated) -> list[str]:
+def table_files(place: Place, stated: Declared) -> list[str]:
     """The image files of all rows of a table, which needs no labels."""
     rows = place.read()
     return [*dict.fromkeys(find_files(rows, file_column(rows, stated), place.folder, place.bases)[0])]
 
 
-def read_table(place: Place, stated: Stated, known: Sequence[str] = ()) -> Table:
+def read_table(place: Place, stated: Declared, known: Sequence[str] = ()) -> Table:
     """What a table says of each image."""
     rows = place.read()
     columns = choose_columns(rows, stated, known)

@@ -106,7 +106,6 @@ class Kind:
         """The metrics of a split, "loss" among them.
 
         Args:
-            split: the n images.
             out: {name: [n, ...]}, the `outcomes` of all of them.
         """
         raise NotImplementedError
@@ -119,7 +118,6 @@ class Kind:
         """What `score` returns, with metrics that take longer, so that they are wanted of a final result alone.
 
         Args:
-            split: the n images.
             out: as of `score`.
         """
         return self.score(split, out)
@@ -128,7 +126,6 @@ class Kind:
         """What `with_ranks` returns, with what can be said of a whole split, but not of images that were drawn from it.
 
         Args:
-            split: the n images.
             out: as of `score`.
         """
         return self.with_ranks(split, out)
@@ -165,11 +162,6 @@ class Kind:
     def worst(self, split: Any, result: Any, most: int) -> list[tuple[int, int, str]]:
         """What is explained of the worst errors.
 
-        Args:
-            split: that was measured.
-            result: its Evaluation.
-            most: images.
-
         Returns:
             (number of the image, number of the output, words on it), the worst image first; of an image that which it
             was taken for before other outputs.
@@ -178,7 +170,7 @@ class Kind:
 
     # Prediction.
 
-    def says(self, logits: np.ndarray, top: int) -> Said:
+    def top_k(self, logits: np.ndarray, top: int) -> Said:
         """What the logits of an image say.
 
         Args:

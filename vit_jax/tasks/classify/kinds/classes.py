@@ -17,7 +17,7 @@ from jax import Array
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....data.images.config import ImageData
-from ....figures.kept import keep_sections
+from ....figures.report_data import keep_sections
 from ....scores.classes import no_numbers, rank_classes
 from ....scores.suspects import suspect_classes
 from ....scores.temperature import class_loss, class_temperature
@@ -219,7 +219,7 @@ class ClassKind(Kind):
             for k, what in ((said, f"its answer for a {names[true]}"), (true, "which is true"))
         ]
 
-    def says(self, logits: np.ndarray, top: int) -> Said:
+    def top_k(self, logits: np.ndarray, top: int) -> Said:
         """The most probable classes of an image, best first: logits float [K]."""
         probabilities = self.values(logits)
         return named(self.outputs.names, probabilities, np.argsort(-probabilities, kind="stable")[:top])

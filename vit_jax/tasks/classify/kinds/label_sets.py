@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,16 +14,14 @@ from jax import Array
 
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
-from ....figures.kept import keep_sections
+from ....figures.report_data import keep_sections
 from ....scores.classes import no_numbers
-from ....scores.labels import over
-from ....scores.suspects import join_suspects, suspect_labels
+from ....scores.labels import DEFAULT, FEWEST, choose_thresholds, over, score_labels
+from ....scores.suspects import Suspects, join_suspects, suspect_labels
 from ....scores.temperature import set_loss, set_temperature
-from ....scores.thresholds import DEFAULT, FEWEST, choose_thresholds
-from ...base import Batch, with_scores
+from ...base import Batch, Evaluation, with_scores
 from ..balance import label_weights, remark_on_sizes
 from ..draw_sections import label_sections, suspects_section, trust_section, worst_labels
-from ..score_sets import Labelled, score_sets
 from ..trust import Calibration, Trust
 from .base import Kind, Said, named
 from .classes import binary_losses, positive
@@ -166,7 +164,7 @@ class SetKind(Kind):
         """The probability of each label."""
         return np.asarray(jax.nn.sigmoid(logits / self.outputs.temperature))
 
-    def says(self, logits: np.ndarray, top: int) -> Said:
+    def top_k(self, logits: np.ndarray, top: int) -> Said:
         """The labels whose own probability is over their threshold, the most probable first; maybe none."""
         probabilities = self.values(logits)
         order, said = np.argsort(-probabilities, kind="stable"), over(probabilities, self.thresholds)
@@ -178,3 +176,29 @@ def _known(batch: Batch) -> tuple[Array, Array]:
     if "target" in batch:
         return batch["target"], ~jnp.isnan(batch["target"])
     return batch["label"], batch["label"] >= 0
+
+
+@dataclass(frozen=True, repr=False)
+class Labelled(Evaluation):
+    """The result of a network of K labels on n images; `predicted` is bool [n, K].
+
+    The metrics are loss and those of `vit_jax.scores.labels.score_labels`.
+    """
+
+    probabilities: np.ndarray  # float [n, K]
+    prints_each: ClassVar[bool] = True
+    trust: Trust | None = field(default=None, kw_only=True)  # of all known cells, of a final result
+    suspects: Sequence[Suspects] = field(default=(), kw_only=True)  # of each label, likewise
+
+
+def score_sets(truth: np.ndarray, logits: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray) -> Labelled:
+    """The metrics of n predicted sets: truth int8 [n, K], logits float [n, K], probabilities float [n, K], thresholds
+    float [K].
+    """
+    loss = set_loss(truth, logits)
+    scores = score_labels(truth, probabilities, thresholds)
+    predicted = over(probabilities, thresholds)
+    result = Labelled({"loss": loss}, predicted, probabilities)
+    if not (truth >= 0).any():
+        result = replace(result, undefined={"loss": "of no image is any label known"})
+    return with_scores(result, scores)

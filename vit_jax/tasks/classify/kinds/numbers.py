@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,10 +15,10 @@ from jax import Array
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....errors import Field, UserError
-from ....figures.kept import keep_sections
-from ...base import Batch
+from ....figures.report_data import keep_sections
+from ....scores.numbers import score_numbers
+from ...base import Batch, Evaluation, with_scores
 from ..draw_sections import Plain, number_sections, worst_numbers
-from ..score_numbers import Estimated, score_numbers_of
 from .base import Kind, Said, named
 
 
@@ -124,6 +124,25 @@ class NumberKind(Kind):
             raise UserError(Field("class"), what, f"name the one to explain, such as {names[0]}")
         return np.zeros(len(logits), int)
 
-    def says(self, logits: np.ndarray, top: int) -> Said:
+    def top_k(self, logits: np.ndarray, top: int) -> Said:
         """Every number with its value, in their order."""
         return named(self.outputs.names, self.values(logits), range(len(self.outputs.names)))
+
+
+@dataclass(frozen=True, repr=False)
+class Estimated(Evaluation):
+    """The result of a network of K numbers on n images; `predicted` is float64 [n, K], in the units of the data.
+
+    The metrics are loss, of numbers as the network gives them, and those of `vit_jax.scores.numbers.score_numbers`.
+    """
+
+    prints_each: ClassVar[bool] = True
+
+
+def score_numbers_of(
+    truth: np.ndarray, predicted: np.ndarray, std: np.ndarray | None, names: Sequence[str]
+) -> Estimated:
+    """The metrics of n predictions: truth float64 [n, K], std float64 [K]."""
+    loss = float((((predicted - truth) / (1 if std is None else std)) ** 2).mean())
+    scores = score_numbers(truth, predicted, std, names)
+    return with_scores(Estimated({"loss": loss}, predicted), scores)

@@ -16,7 +16,7 @@ LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so man
 HEAD_RATE = 1e-2  # of head, whatever the batch: see benchmarks/finetune.py
 
 
-def apply_recipe(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfig:
+def apply_tuning(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> RunConfig:
     """A run with the fields that a recipe of fine-tuning sets.
 
     full: all weights train, at rates that fall towards the input: layer decay 0.75 and the rate 1e-3 for each 256
@@ -44,7 +44,7 @@ def apply_recipe(run: RunConfig, recipe: str, stated: Collection[str] = ()) -> R
     return replace_fields(run, {name: value for name, value in fields.items() if name not in stated})
 
 
-def describe_recipe(run: RunConfig, recipe: str) -> str:
+def describe_tuning(run: RunConfig, recipe: str) -> str:
     """A line for the user: the fields of a run that a recipe sets, as they are."""
     names = ("optim.freeze", "optim.layer_decay", "optim.lr", "optim.weight_decay")
     values = {name: flat(run)[name][0] for name in names}

@@ -14,7 +14,7 @@ from ...config.run import RunConfig
 from ...errors import UserError
 from ...runs import Run
 from ...runs.check import is_name
-from ...runs.mirror import here, join
+from ...runs.mirror import join, local_copy
 from ...runs.several import members
 from ...runs.values import other_identity
 from .fitting import known_fields
@@ -100,7 +100,7 @@ def _init_of(folder: Run) -> dict[str, Any]:
 def _numbered_runs(place: str, name: str) -> Iterator[Run]:
     """The runs in a folder of this name, or with a number appended, also those of a group of seeds."""
     for number in itertools.count(1):
-        folder = Path(here(join(place, name if number == 1 else f"{name}-{number}")))
+        folder = Path(local_copy(join(place, name if number == 1 else f"{name}-{number}")))
         if not folder.exists():
             return
         yield from (Run(path) for path in (folder, *members(folder)) if (path / "config.json").is_file())

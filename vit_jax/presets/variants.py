@@ -22,7 +22,7 @@ PURPOSES = {
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Variant:
     """Settings that replace those of a preset, and what they are and gave."""
 
     help: str
@@ -36,7 +36,7 @@ class Notebook:
     accuracy: float
     epochs: int
     split: str  # on which the notebook measured
-    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    recipes: Mapping[str, Variant] = field(default_factory=dict)
 
 
 _AS_THEY_ARE = {"augment.crop_padding": 0, "augment.flip": False}
@@ -81,16 +81,16 @@ NOTEBOOKS = {
         5,
         "test",
         {
-            "notebook": Recipe(
+            "notebook": Variant(
                 "Adam at a constant rate of 0.01, batches of 16, 5 epochs.",
                 {"batch": 16, "optim": OptimConfig(name="adam", lr=0.01, schedule="constant")},
             ),
-            "fast": Recipe(
+            "fast": Variant(
                 "One cycle of Muon, 1 epoch. On test 0.927 +- 0.007 after 10 core-seconds (3 seeds, trained on all of "
                 "train: --data.validation 0).",
                 {**_20X1, "epochs": 1},
             ),
-            "best": Recipe(
+            "best": Variant(
                 "One cycle of Muon, 40 epochs of batches of 128, shifted by up to a pixel. On test 0.973 +- 0.004 "
                 "after 144 core-seconds (3 seeds, trained on all of train: --data.validation 0).",
                 {**_20X1, "epochs": 40, "batch": 128, "augment.crop_padding": 1},
@@ -102,7 +102,7 @@ NOTEBOOKS = {
         100,
         "test",
         {
-            "notebook": Recipe(
+            "notebook": Variant(
                 "AdamW at a constant rate of 0.01, 100 epochs; decay, crops, flips and normalization as in its source, "
                 "github.com/tintn/vision-transformer-from-scratch.",
                 {
@@ -112,12 +112,12 @@ NOTEBOOKS = {
                     "optim": OptimConfig(lr=0.01, weight_decay=0.01, schedule="constant"),
                 },
             ),
-            "fast": Recipe(
+            "fast": Variant(
                 f"One cycle of Muon, 12 epochs, {_STAGED}{_FROM_WIDTH}On test 0.777 +- 0.004 after 218 core-seconds "
                 "(3 seeds, trained on all of train: --data.validation 0).",
                 {**_48X4, "stages": _STAGES, "epochs": 12, "augment.crop_padding": 2},
             ),
-            "best": Recipe(
+            "best": Variant(
                 "One cycle of Muon, 80 epochs. " + _FROM_WIDTH + "On test 0.842 (one seed, trained on all of train: "
                 "--data.validation 0).",
                 {**_48X4, "epochs": 80, "augment.crop_padding": 3},
@@ -129,7 +129,7 @@ NOTEBOOKS = {
         2,
         "test",
         {
-            "notebook": Recipe(
+            "notebook": Variant(
                 "Adam at a constant rate of 1e-4, 2 epochs, images as they are, not normalized.",
                 {
                     "augment.flip": False,
@@ -138,12 +138,12 @@ NOTEBOOKS = {
                     "loss.label_smoothing": 0.0,
                 },
             ),
-            "fast": Recipe(
+            "fast": Variant(
                 "Those of the preset for 1 epoch. On test 0.504 after 81 core-seconds (one seed, trained on all of "
                 "train: --data.validation 0).",
                 {"epochs": 1},
             ),
-            "best": Recipe(
+            "best": Variant(
                 "Those of the preset for 8 epochs of batches of 256, shifted by up to two pixels, "
                 + _STAGED
                 + "Chosen by analogy with cifar10-48x4 and not trained to its end yet.",
@@ -156,17 +156,17 @@ NOTEBOOKS = {
         180,
         "validation",
         {
-            "notebook": Recipe(
+            "notebook": Variant(
                 "One cycle of AdamW, peak 3e-4, decay 0.03, with cycled momentum, 180 epochs; images as they are: "
                 "the notebook does not show how it prepares them.",
                 {**_RELU_STEM, "optim.lr": 3e-4},
             ),
-            "fast": Recipe(
+            "fast": Variant(
                 "One cycle of Muon, 20 epochs, " + _STAGED + "No dropout. " + _256_STARTS + "On test 0.817 after "
                 "4,922 core-seconds (one seed, trained on all of train: --data.validation 0).",
                 {**_256, "stages": _STAGES, "epochs": 20, "augment.crop_padding": 2},
             ),
-            "best": Recipe(
+            "best": Variant(
                 "One cycle of Muon, 50 epochs, in bfloat16, for a GPU; AutoAugment, CutMix and stochastic depth, no "
                 "dropout. " + _256_STARTS + "On test 0.850 (one seed, trained on all of train: --data.validation 0).",
                 {**_256, **_ON_A_GPU, "epochs": 50, "model.drop_path": 0.1},
@@ -178,12 +178,12 @@ NOTEBOOKS = {
         180,
         "validation",
         {
-            "notebook": Recipe(
+            "notebook": Variant(
                 "One cycle of AdamW, peak 1e-3, decay 0.03, with cycled momentum, 180 epochs; images as they are: "
                 "the notebook does not show how it prepares them.",
                 {**_RELU_STEM, "optim.lr": 1e-3},
             ),
-            "fast": Recipe(
+            "fast": Variant(
                 "One cycle of Muon, 10 epochs, three quarters of the patches left out in the first nine tenths of the "
                 "steps (--stages), in bfloat16, for a CPU with instructions for it. No dropout. "
                 + _256_STARTS
@@ -197,7 +197,7 @@ NOTEBOOKS = {
                     "compute_dtype": "bfloat16",
                 },
             ),
-            "best": Recipe(
+            "best": Variant(
                 "One cycle of Muon, 50 epochs, in bfloat16, for a GPU; AutoAugment, CutMix and stochastic depth, no "
                 "dropout. " + _256_STARTS + _BY_ANALOGY,
                 {**_256, **_ON_A_GPU, "epochs": 50, "model.drop_path": 0.2},
@@ -209,16 +209,16 @@ NOTEBOOKS = {
         50,
         "validation",
         {
-            "notebook": Recipe(
+            "notebook": Variant(
                 "SGD at a constant rate of 0.01, 50 epochs, images as they are.",
                 {**_AS_THEY_ARE, "optim": OptimConfig(name="sgd", lr=0.01, schedule="constant")},
             ),
-            "fast": Recipe(
+            "fast": Variant(
                 f"One cycle of Muon, 10 epochs of batches of 500, {_STAGED}No dropout. {_FROM_WIDTH}On test 0.457 "
                 "after 3,577 core-seconds (one seed, trained on all of train: --data.validation 0).",
                 {**_768, "stages": _STAGES, "epochs": 10, "augment.crop_padding": 2},
             ),
-            "best": Recipe(
+            "best": Variant(
                 "One cycle of Muon, 50 epochs of batches of 500, in bfloat16, for a GPU; AutoAugment, CutMix, no "
                 "dropout. " + _FROM_WIDTH + _BY_ANALOGY,
                 {**_768, **_ON_A_GPU, "epochs": 50},
@@ -226,10 +226,10 @@ NOTEBOOKS = {
         },
     ),
 }
-RECIPES = {f"{base}-{kind}": (base, kind) for base, each in NOTEBOOKS.items() for kind in each.recipes}
+VARIANTS = {f"{base}-{kind}": (base, kind) for base, each in NOTEBOOKS.items() for kind in each.recipes}
 
 
-def with_recipe(found: Preset, base: str, kind: str) -> Preset:
+def with_variant(found: Preset, base: str, kind: str) -> Preset:
     """A preset by one of its recipes."""
     notebook = NOTEBOOKS[base]
     recipe = notebook.recipes[kind]

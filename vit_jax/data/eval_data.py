@@ -20,7 +20,7 @@ from .images.sources.folders import open_test_folder
 from .images.sources.layout import WHOLE
 from .images.sources.open import check_target, folder_of, open_image_source, table_of
 from .images.splits import Split
-from .images.tables.open import open_test_table, stated_in
+from .images.tables.open import declared_in, open_test_table
 from .unreadable import left_out
 
 
@@ -78,7 +78,7 @@ def open_other_images(
 def _open(data: ImageData, outputs: Outputs, given: Given | None) -> Source:
     """The source that a network with these outputs is measured on: of a folder or a table any split may be missing."""
     if given is None and (place := table_of(data)):
-        return open_test_table(place, stated_in(data), outputs)
+        return open_test_table(place, declared_in(data), outputs)
     if given is None and data.source.startswith(FOLDER):
         return open_test_folder(folder_of(data))
     return open_image_source(data, given)
