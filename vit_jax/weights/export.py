@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -225,6 +225,20 @@ def _source(path: str, ema: bool | None) -> str:
     return str(folder)
 
 
+def _program_writer(path: str | None, layout: str, dtype: str, verify: bool) -> Callable[..., Any] | None:
+    """What writes the program that a path or a layout names; None where they name weights."""
+    from convert.write.programs import is_named, program_writer
+
+    if path is None:
+        if is_named(layout):
+            raise UserError(f"to {layout!r}", "is a folder with a program in it", "give the path of a new folder")
+        return None
+    if (write_as := program_writer(path, layout)) is not None:
+        to = "" if layout == "vit-jax" or is_named(layout) else layout
+        _check_no_weights(path, {"to": to, "dtype": dtype, "verify": verify})
+    return write_as
+
+
 def export_weights(
     given: str | InMemory,
     path: str | None,
@@ -244,16 +258,10 @@ def export_weights(
     from convert.plan.plan import plan
     from convert.write.into_program import as_used
     from convert.write.program.interface import Wanted
-    from convert.write.programs import is_named, program_writer
     from convert.write.write import write
 
-    if path is None and is_named(layout):
-        raise UserError(f"to {layout!r}", "is a folder with a program in it", "give the path of a new folder")
-    write_as = None if path is None else program_writer(path, layout)
-    program, wanted = write_as is not None, Wanted(**asked or {})
-    if program:
-        to = "" if layout == "vit-jax" or is_named(layout) else layout
-        _check_no_weights(path, {"to": to, "dtype": dtype, "verify": verify})
+    write_as, wanted = _program_writer(path, layout, dtype, verify), Wanted(**asked or {})
+    program = write_as is not None
     with convert_first(given if isinstance(given, str) else "", EXPORTS):
         _check_wanted(path, layout, wanted, program)
         with _reading(given, stated, sets, chosen or {}, files or {}) as reading:
