@@ -224,10 +224,7 @@ def _check_all(found: Sequence[str], expected: Sequence[str], count: int, c: Opt
 def _by_rate(
     rows: Iterable[Row], names: Iterable[str], c: OptimConfig, table: Table
 ) -> dict[tuple[bool, float, bool], list[str]]:
-    """torch_ref's groups in its order, {(by Muon, scale of the rate, whether weight decay applies): the file's names}.
-
-    `names` are those of the file that train.
-    """
+    """torch_ref's groups in its order, {(by Muon, scale of the rate, whether weight decay applies): the file's names}."""
     scales, kernels = rate_scales(c, table), muon_kernels(c, table)
     found: dict[tuple[bool, float, bool], list[str]] = {}
     settings = {
@@ -272,10 +269,7 @@ def _check_group(
     c: OptimConfig,
     rates: Collection[tuple[bool, float]],
 ) -> None:
-    """Raise UserError unless a group's settings are those of the config.
-
-    `members` are (parameter, its kinds), and `rates` (whether Muon updates it, the scale of its rate) of each.
-    """
+    """Raise UserError unless a group's settings are those of the config."""
     if (found := _optimizer_of(group)) != OPTIMIZERS[c.name]:
         raise UserError(
             f"{where} is of {found}, but optim.name is {c.name}", remedy=f"correct the config, or {WEIGHTS_ONLY}"

@@ -290,10 +290,7 @@ def _facts(
 
 
 def _join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
-    """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's.
-
-    Settings of generation are those of the side files, which a user may change as the library allows it.
-    """
+    """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's."""
     images = own.preprocess or library.preprocess or model.preprocess
     notes = library.notes + (() if images else model.notes)
     settings = {name: library.extra[name] for name in ("generation",) if name in library.extra}

@@ -20,10 +20,7 @@ Rows = list[np.ndarray]  # int32 [N] each
 
 
 class Encoder:
-    """Goes through the pairs of a split once, as their ids.
-
-    `cut` counts the sentences that were cut so far.
-    """
+    """Goes through the pairs of a split once, as their ids. `cut` counts the sentences that were cut so far."""
 
     def __init__(self, data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer):
         self.pairs, self.sides, self.longest, self.cuts = pairs, (source, target), data.lengths[-1], data.cut
