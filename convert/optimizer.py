@@ -224,7 +224,7 @@ def _check_all(found: Sequence[str], expected: Sequence[str], count: int, c: Opt
 def _by_rate(
     rows: Iterable[Row], names: Iterable[str], c: OptimConfig, table: Table
 ) -> dict[tuple[bool, float, bool], list[str]]:
-    """torch_ref's groups in its order, {(by Muon, scale of the rate, whether weight decay applies): the file's names}."""
+    """torch_ref's groups in its order, {(by Muon, scale of the rate, whether it decays): the file's names}."""
     scales, kernels = rate_scales(c, table), muon_kernels(c, table)
     found: dict[tuple[bool, float, bool], list[str]] = {}
     settings = {
