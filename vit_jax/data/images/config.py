@@ -71,7 +71,9 @@ class FittedImages(DataConfig):
         "together and nearly in sequence; empty: blocks of parquet with more than four row groups and of more than 20 "
         "million images, else global",
     )
-    window: int = identity(4, "of blocks: how many blocks are shuffled together", at_least=1)
+    window: int = identity(
+        0, "of blocks: how many are shuffled together; 0: as many as hold 4,096 images, at least 4", at_least=0
+    )
     block: int = identity(16, "of blocks: neighbours in one; of parquet they are its row groups", at_least=1)
     memory: float = execution(
         4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0
