@@ -30,7 +30,7 @@ class Flag:
     """One option of a command."""
 
     name: str  # as it is typed, without the dashes: optim.weight-decay
-    hint: Any  # the type of its value
+    hint: Any
     help: str
     required: bool = False  # it has no default, so it is a positional argument
     foreign: tuple[str, ...] = ()  # what other programs write for its values

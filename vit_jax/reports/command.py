@@ -20,7 +20,7 @@ from ..runs.mirror import is_kept
 from .comparison import Comparison, Named, gather, listed
 
 FILE = "report.html"
-LARGEST = 2_950_000  # letters of a page with attention; without, it is far below
+LARGEST = 2_950_000  # letters; without attention it is far below
 
 
 @dataclass(frozen=True)

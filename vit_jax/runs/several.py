@@ -15,7 +15,7 @@ from .folder import Run
 from .mirror import is_kept, join, local_copy
 from .values import flat
 
-SHOWN = 5  # most names that a message lists
+SHOWN = 5
 VARIED = {"seed": "seed", "fold": "data.fold"}  # {a kind of groups, as in seed-3: the field in which their runs differ}
 STUDY, OLD_SWEEP = "study.db", "sweep.json"  # in the folder of a sweep; of one of an earlier version
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from ..data.base import Data, Given
 
-Steps = Callable[[RunConfig], Generator[Event, None, None]]  # trains a run, as `steps` does
+Steps = Callable[[RunConfig], Generator[Event, None, None]]  # as `steps`
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Sweep:
     folder: Path
     search: Search
     run_of: Callable[[Mapping[str, Any]], RunConfig]  # the run with these values of its fields
-    first: RunConfig  # the run with the first values
+    first: RunConfig
     metric: str  # of validation, by which runs are compared
     sign: int  # 1 if more of it is better, -1 if less is
 

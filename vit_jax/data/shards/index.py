@@ -27,7 +27,7 @@ from .pattern import INDEX, Shards
 A = TypeVar("A")
 FORMAT = 1
 EDGE = 8192  # bytes at the end of a shard by which it is known again where its tag is not
-AT_ONCE = 32  # shards that are opened at the same time
+AT_ONCE = 32
 _ARRAYS = ("format", "size", "tag", "edge", "keys", "starts", "sizes", "groups", "column", "classes", "fields", "texts")
 
 
@@ -91,7 +91,7 @@ class Index:
             return None
 
 
-Scan = Callable[[Store, str, int, str], Index]  # (store, name, size, tag): reads a shard
+Scan = Callable[[Store, str, int, str], Index]
 
 
 def edge_digest(content: bytes) -> str:
