@@ -191,7 +191,7 @@ class Task:
         return ""
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
-        """Of a batch of texts (target tokens, ends included; places for ids; how many are padding); without ids 0s."""
+        """(Target tokens of a batch, ends included; places for ids; how many are padding); 0s where it has no ids."""
         return 0, 0, 0
 
     def denominator(self, batch: Batch) -> Any:
@@ -293,8 +293,7 @@ class Task:
     def explain_worst(self, network: Any, split: Any, result: Any, folder: Path, caption: str) -> None:
         """Keep for report.html what counted in the worst examples of a result: by default nothing.
 
-        In `folder` by `figures.report_data.keep_sections`, as "explanations"; `caption` says what was measured, by which
-        weights.
+        In `folder` by `figures.report_data.keep_sections`, as "explanations"; `caption` says what was measured.
         """
 
     def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> str:
