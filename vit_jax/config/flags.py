@@ -32,7 +32,7 @@ class Flag:
     name: str  # as it is typed, without the dashes: optim.weight-decay
     hint: Any
     help: str
-    required: bool = False  # it has no default, so it is a positional argument
+    required: bool = False  # a positional argument
     foreign: tuple[str, ...] = ()  # what other programs write for its values
     also: str = ""  # another name, by which Python and messages call it
 

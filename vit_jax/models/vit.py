@@ -270,7 +270,7 @@ class ViT(state.Network):
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
             return block(x, i, mask=mask, rotary=table, keys=fold(keys, 3 + i), intermediates=intermediates)
 
-        x = self.blocks.apply_blocks(x, call, intermediates)  # for i, block in enumerate(blocks): x = call(block, x, i)
+        x = self.blocks.apply_blocks(x, call, intermediates)
         x = x if mask is None else x[:, :real]
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)

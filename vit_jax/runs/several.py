@@ -16,7 +16,7 @@ from .mirror import is_kept, join, local_copy
 from .values import flat
 
 SHOWN = 5
-VARIED = {"seed": "seed", "fold": "data.fold"}  # {a kind of groups, as in seed-3: the field in which their runs differ}
+VARIED = {"seed": "seed", "fold": "data.fold"}  # {kind of group, as in seed-3: the field that differs}
 STUDY, OLD_SWEEP = "study.db", "sweep.json"  # in the folder of a sweep; of one of an earlier version
 
 

@@ -4,10 +4,10 @@ Everything outside vit_jax/tasks works through it, and through what a trained ne
 names no task. To add one, write a subclass of `Task` with the five members that it has to define (classify/learn.py is
 the plainest example), and name it in a spec (spec.py); CONTRIBUTING.md lists the other steps. In order of their calls:
 
-    training    open_data, from_run, load_auxiliary; each step: prepare, denominator, loss; at the end: pictures,
+    training    open_data, from_run, load_frozen_arrays; each step: prepare, denominator, loss; at the end: pictures,
                 draw_result
-    evaluation  open_data (or open_other_data), from_run, load_auxiliary (if auxiliary_in_outputs); each batch: outputs;
-                once per split: score, table, draw_result
+    evaluation  open_data (or open_other_data), from_run, load_frozen_arrays (if auxiliary_in_outputs); each batch:
+                outputs; once per split: score, table, draw_result
     a probe     from_run, probed; of what that returns open_data, outputs, score
     prediction  from_run, predictor; then `Predictor.answer` (which asks `answers`), `Predictor.draw_attention`,
                 `Predictor.write_features`
@@ -96,12 +96,12 @@ class Task:
     """
 
     # Arrays of the loss that are neither trained nor saved (nested if need be), such as a teacher's weights; empty
-    # until `load_auxiliary`. The compiled step receives them as an argument, and they are here while it is traced. A
-    # run stores their digest, and resumes only with the same arrays.
+    # until `load_frozen_arrays`. The compiled step receives them as an argument, and they are here while it is traced.
+    # A run stores their digest, and resumes only with the same arrays.
     frozen_arrays: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
 
     unit: ClassVar[str] = "examples"  # what an example is called, in the plural; the log has {unit}_per_second
-    auxiliary_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `auxiliary`, as `loss` does
+    auxiliary_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `frozen_arrays`, as `loss` does
     predictor: ClassVar[type[Predictor]] = Predictor
 
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
@@ -171,7 +171,7 @@ class Task:
         return {}
 
     def load_frozen_arrays(self, teacher: Teacher | None, target: Target = HERE) -> Self:
-        """A copy of the task with `auxiliary` filled, or the task itself. Called for training and evaluation only.
+        """A copy of the task with `frozen_arrays` filled, or the task itself. Called for training and evaluation only.
 
         The teacher is the run's, opened and checked by the task's spec; None if the run names none.
         """

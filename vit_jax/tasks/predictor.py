@@ -35,8 +35,8 @@ class Answer:
     value: Any  # as a Python caller wants it
     line: str  # to print; may be several
     rows: list[tuple[str | int, ...]]  # of a CSV table with the columns `Predictor.header`
-    plain: tuple[str, ...]  # what is said alone, best first, each to be a line that another program reads
-    values: np.ndarray | None = None  # float [K]: every probability or number, of `Predictor.columns`; None: none
+    plain: tuple[str, ...]  # best first, each a line for another program
+    values: np.ndarray | None = None  # float [K], of `Predictor.columns`
 
 
 def check_batch(batch: int) -> None:

@@ -94,7 +94,7 @@ class Dataset:
     remarks: tuple[str, ...]
     repeats: int = 1
     sampling: Sampling = "natural"
-    stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
+    stands_in: bool = False  # see sources/base.py
     listings: Mapping[str, Listing] = field(default_factory=dict)
     blocks: Blocks | None = None
     # What the loss needs of the labels of train, as entries of the metadata: {name: a number for each output}.

@@ -37,7 +37,7 @@ class Index:
 
     name: str  # of the shard, in its store
     size: int  # bytes
-    tag: str  # of the object that it was read from; empty where it was not read from its store
+    tag: str  # of the object; empty where it was not read from its store
     edge: str  # digest of its last bytes
     keys: tuple[str, ...]  # of the samples; empty where they have none, of a parquet file
     starts: np.ndarray  # int64 [n], offsets of the images in the shard; -1 where samples have none

@@ -62,7 +62,7 @@ class Source:
     outputs: Outputs
     splits: dict[str, Examples]
     remarks: tuple[str, ...] = ()
-    unlabelled: Mapping[str, str] = field(default_factory=dict)  # {split that is there without labels: a clause on it}
+    unlabelled: Mapping[str, str] = field(default_factory=dict)  # {split without labels: a clause on it}
     counted: bool = False  # no names of classes are stated: they are as many as the labels say
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)  # {split: int [n]}, of examples that stay together
     stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here

@@ -35,7 +35,7 @@ class Kind:
     settings: LossConfig = field(default_factory=LossConfig)
     weights: tuple[float, ...] = ()  # of the loss, one for each output; empty: all are 1
     log_prior: tuple[float, ...] = ()  # added to logits in training; empty: nothing is
-    alike: bool = False  # whether training lets classes count alike that are not equally many
+    alike: bool = False  # whether training lets uneven classes count alike
 
     # How answers are told: the columns of a table of them; whether a row has a rank, the best 1; whether what is said
     # of an image is several answers, the best first, and not one; the formats of a (name, value) in a line, in a table
