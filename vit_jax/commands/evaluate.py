@@ -77,7 +77,7 @@ def evaluate(
             any layout. Or a network in memory, as `vit_jax.load` returns it: that of a run is measured on the run's
             data too.
         split: of the data; empty: test, of other data that has none validation, or all.
-        which: the weights of a run, as of `vit_jax.load`.
+        which: the weights of a run, as of `vit_jax.load`, as are the languages, `prefix` and `task`.
         data_dir: takes the place of data.dir.
         batch: examples in a step; 0: as in training.
         source: other data than the run's, as data.source names it (folder:PATH, FILE.npz, csv:FILE, ...): images
@@ -89,8 +89,6 @@ def evaluate(
             its mirror image.
         probe: none, knn or linear.
         skip_unreadable: leave out images that cannot be read, and say how many, instead of stopping.
-        source_language: of other data, as of `vit_jax.load`.
-        prefix: of weights that are no run's, as of `vit_jax.load`.
         data_range: (low, high), the values of other images that become black and white; empty: those of training.
         bootstrap: so many samples of the examples, drawn with replacement, give each metric a 95 % interval, the
             Evaluation's `intervals`; 0: none.

@@ -24,7 +24,7 @@ from . import train as training
 
 # Flags that decide the classes of a run's parts, and so the types of all others.
 OF_THE_BASE = ("init", "init-encoder", "config", "dir")
-OF_ONE_RUN = ("resume", "continue", "hosts", "folds", "print-config", "version")  # of the command train only
+OF_ONE_RUN = ("resume", "continue", "hosts", "folds", "print-config", "version")
 PLACES = ("init", "init-encoder", "teacher")  # fields that may name a run inside dir
 NUMBERS = {int, float}
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 
-WATCHED = ("train", "validation")  # splits that are measured while a run is trained
+WATCHED = ("train", "validation")
 
 
 def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts = ALONE) -> Session:

@@ -39,7 +39,7 @@ from .split import Captions
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
 SPLITS = {"validation": 500, "test": 500, "unseen": 300}
-GREY = 128  # of a blank picture
+GREY = 128
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class CaptionedImages(CaptionSet):
 
     splits: dict[str, Captions]
     preprocess: Preprocess
-    blocks: Blocks | None = None  # where training reads in blocks
+    blocks: Blocks | None = None
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order | BlockOrder:
         """As of CaptionSet."""

@@ -31,7 +31,7 @@ class Blocks(NamedTuple):
     """The blocks of the examples to train on."""
 
     starts: np.ndarray  # int64 [blocks + 1]: the first example of each, and n at the end
-    window: int  # blocks that are shuffled together
+    window: int
 
 
 class BlockOrder:

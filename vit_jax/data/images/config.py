@@ -22,8 +22,8 @@ SPLITS = {
     "validation": ("validation", "val", "valid", "validate", "dev", "development"),
     "test": ("test", "testing", "tst"),
 }
-FOLDER = "folder:"  # begins the data.source of a folder of images
-TABLE = "csv:"  # begins the data.source of a table of labels
+FOLDER = "folder:"
+TABLE = "csv:"
 GIVEN = "arrays"  # the data.source of a run whose images were given in Python
 
 

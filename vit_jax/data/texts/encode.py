@@ -15,8 +15,8 @@ from ...text.tokenizer import Tokenizer, encode_named
 from .config import SentenceData
 from .pairs import Pairs, place
 
-CHUNK = 10_000  # pairs at a time
-Rows = list[np.ndarray]  # int32 [N] each
+CHUNK = 10_000
+Rows = list[np.ndarray]  # int32 [N]
 
 
 class Encoder:

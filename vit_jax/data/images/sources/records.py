@@ -32,8 +32,8 @@ from .base import Examples, Source, Stamps, first_line, stamp_files
 from .index import Index, find
 
 _SMALLEST = 1 << 16  # bytes of an array_record file, which is padded
-_SPARE = 128  # files that the rest of a run has open
-_HEAD = 1 << 17  # bytes of a file that are compared first
+_SPARE = 128
+_HEAD = 1 << 17
 _AGAIN = "restore it, or prepare the set again"
 _VERSION = r"[0-9*]+\.[0-9*]+\.[0-9*]+"
 Shard = tuple[str, int]  # a file of a split, and how many records it has by dataset_info.json
@@ -47,7 +47,7 @@ _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, whe
 class Records:
     """Examples of a prepared TFDS set. Its array_record files have checksums."""
 
-    records: Any  # a sequence of serialized tf.train.Example
+    records: Any  # serialized tf.train.Example
     labels: np.ndarray
     first: list[bytes]  # the first images, encoded, in memory since the labels were read
     split: str
