@@ -84,13 +84,6 @@ def test_a_network_of_ones_own_loop_is_loaded_again_with_its_config(own):
     assert net.logits(IMAGES) == pytest.approx(np.asarray(own(INPUTS)), abs=1e-5)
 
 
-@pytest.mark.parametrize("to, suffix", [("huggingface", ""), ("torch-ref", ".pt"), ("timm", ".npz")])
-def test_any_layout_holds_it_and_gives_it_back(own, to, suffix):
-    path = f"{to}{suffix}"
-    vit_jax.export(own, path, to=to, fields=NORMAL)
-    assert same(weights(vit_jax.load(path).model), weights(own))
-
-
 def test_timm_opens_what_was_exported_and_computes_the_same(own):
     try:
         timm, torch = installed("timm"), installed("torch")

@@ -409,21 +409,6 @@ def test_wrong_names_and_wrong_runs():
         vit_jax.train(vit_jax.preset("digits"))
 
 
-def test_a_preset_is_changed_by_the_names_of_its_flags():
-    fields = {"image": (32, 64), "model.width": 48, "optim.lr": 1, "epochs": 5, "seed": 3}
-    changed = vit_jax.preset("vit-s16", fields=fields).run
-    plain = vit_jax.preset("vit-s16").run
-    assert (changed.model.image, changed.model.width, changed.optim.lr) == ((32, 64), 48, 1.0)
-    assert replace(plain, model=changed.model, optim=changed.optim, epochs=5, seed=3) == changed
-    for fields, says in (
-        ({"model.widht": 3}, r"model.widht is no field; nearest: .*model.width"),
-        ({"model": 3}, "model is no field: the network is the first argument"),
-        ({"epochs": "5"}, "epochs is '5': give a whole number"),
-    ):
-        with pytest.raises(UserError, match=says):
-            vit_jax.preset("digits", fields=fields)
-
-
 class Sequenced:
     """Items by their numbers alone."""
 

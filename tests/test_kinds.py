@@ -14,7 +14,6 @@ from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten
 from vit_jax.models import attention
 from vit_jax.models.build import definition, start
-from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.training.engine.optim import Optimizer
@@ -53,19 +52,6 @@ SENTENCES = TransformerConfig(
     max_length=6,
     embedding_norm=True,
 )
-TIED = dataclasses.replace(SENTENCES, source_vocabulary=7, tie="all")
-CAPTIONS = CaptionerConfig(
-    vit=dataclasses.replace(EVERYTHING, **HEADLESS, width=16),
-    text=dataclasses.replace(SENTENCES, encoder_depth=0, source_vocabulary=0),
-)
-
-
-@pytest.mark.parametrize("config", [EVERYTHING, SENTENCES, TIED, CAPTIONS], ids=lambda c: type(c).__name__)
-def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
-    pytest.importorskip("torch")
-    sorts_alike(config)
-
-
 def test_torch_ref_sorts_the_parameters_of_every_preset_and_every_option():
     pytest.importorskip("torch")
     from tests.parity import cases

@@ -288,18 +288,6 @@ def test_there_and_back_is_the_same_file(tmp_path, c, name):
     assert rest == {"step", "config", *beside(c)} and all(a[k] == b[k] for k in rest)
 
 
-def test_our_optimizer_loads_into_torchs_own_in_its_own_order(tmp_path):
-    """torch goes by numbers alone: they have to be those that it gives itself."""
-    one = trained(VIT, ADAMW, 2)
-    folder, _ = to_run(save(one, tmp_path / "a.pt"), tmp_path / "run")
-    saved = torch.load(to_torch(folder, tmp_path / "b.pt"), weights_only=True)
-    fresh = trainer(VIT, ADAMW)
-    fresh.optimizer.load_state_dict(saved["optimizer"])
-    for (name, p), q in zip(one.model.named_parameters(), fresh.model.parameters(), strict=True):
-        for key, value in one.optimizer.state[p].items():
-            assert torch.equal(fresh.optimizer.state[q][key], value), (name, key)
-
-
 @pytest.mark.parametrize(
     "c",
     [
@@ -400,7 +388,6 @@ REFUSALS = {
         "group 0 of its optimizer is of Adam or AdamW, but optim.name is momentum",
     ),
     "Adam for Muon": (lambda s: None, replace(ADAMW, name="muon"), "is of Adam or AdamW, but optim.name is muon"),
-    "Adam for Lion": (lambda s: None, replace(ADAMW, name="lion"), "is of Adam or AdamW, but optim.name is lion"),
     "AMSGrad": (group(amsgrad=True), ADAMW, "has amsgrad True: amsgrad keeps the largest second moments"),
     "AMSGrad by its state": (
         entry("max_exp_avg_sq", plain([1.0])),
@@ -461,11 +448,6 @@ REFUSALS = {
         "the optimizer's state of blocks.0.attention.value.weight is [3, 3] instead of [8, 8]",
     ),
     "no tensor": (entry("exp_avg", "text"), ADAMW, "is str instead of [8, 8]"),
-    "one too few": (
-        lambda s: (s["param_groups"][0]["params"].pop(), s["param_groups"][0]["param_names"].pop(), s["state"].pop(7)),
-        ADAMW,
-        "its optimizer has 24 parameters and the network 25, and head.weight is only in one of them",
-    ),
     "strange name": (
         lambda s: s["param_groups"][0]["param_names"].__setitem__(0, "stem.weight"),
         ADAMW,
