@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+from tests.test_features import library
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
@@ -25,15 +26,6 @@ RESIZED = "--model.image 48 --optim.layer-decay 0.75 --init-resize"
 VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=32,
               patch_size=8, attn_implementation="eager")  # fmt: skip
 BOX = {"height": 32, "width": 32}
-
-
-def library(name):
-    from tests.parity.libraries import load
-
-    try:
-        return load(name)
-    except ImportError as error:
-        pytest.skip(str(error))
 
 
 # ------------------------------------------------------------- folders as their libraries save them

@@ -1,12 +1,10 @@
 """The format of a config: read again as it was written, and one sentence on another format and on what is none."""
 
-import json
-
 import pytest
 
 from vit_jax.config.run import RunConfig
 from vit_jax.errors import UserError
-from vit_jax.presets.table import PRESETS, preset
+from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import FORMAT, LAST_READER, from_dict, strip_format, to_dict
 
@@ -27,14 +25,7 @@ def test_a_config_without_a_number_is_of_the_current_format():
     values = to_dict(run)
     assert strip_format(values) == {name: value for name, value in values.items() if name != "format"}
     assert from_dict(RunConfig, strip_format(values)) == run
-    assert values["format"] == FORMAT
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_comes_back_from_json(name):
-    run = preset(name).run
-    assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
-    assert next(iter(to_dict(run))) == "format"
+    assert values["format"] == FORMAT and next(iter(values)) == "format"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +42,6 @@ def test_every_preset_comes_back_from_json(name):
         ({"format": FORMAT}, "task is missing"),
         ({"format": FORMAT, "task": "classify", "data": {"tokens": 5}}, "data.tokens is no field; nearest: "),
         ({"format": FORMAT, "task": "translate", "augment": {"flip": True}}, "augment.flip is no field"),
-        ({"format": FORMAT, "task": "classify", "model": 5}, "model is 5: give a group of fields"),
         ("digits", "str is not a group of fields"),
         ([], "list is not a group of fields"),
     ],
@@ -60,15 +50,6 @@ def test_what_is_no_config_is_refused_in_one_sentence(values, message):
     with pytest.raises(UserError) as error:
         from_dict(RunConfig, values)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_task_that_this_version_does_not_know_is_one_sentence_at_every_door(tmp_path, inside):
-    folder = tmp_path / "runs" / "later"
-    Run(folder).create({"preset": "digits", "config": {"format": FORMAT, "task": "captoin"}, "data": None})
-    for command in (("train", "--resume", folder), ("evaluate", folder), ("predict", folder, "x.png")):
-        done = inside(*command)
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-        assert "task 'captoin' is not known to this version of vit-jax" in done.stderr
 
 
 PREPROCESS = {

@@ -17,6 +17,7 @@ from convert import rules
 from convert.__main__ import main as convert_main
 from convert.adapt.kernels import POSITIONS
 from convert.dialects import LAYOUTS
+from tests.test_features import library
 from vit_jax import export, train
 from vit_jax.commands import train as command
 from vit_jax.config.dotted import replace_fields
@@ -186,36 +187,6 @@ def test_a_run_begins_with_timms_logits(tmp_path, photos):
     np.testing.assert_allclose(logits, theirs, atol=2e-5 * np.abs(theirs).max())
 
 
-def test_a_run_begins_with_hugging_faces_logits(tmp_path, photos):
-    torch = pytest.importorskip("torch")
-    transformers = library("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8,
-        num_labels=3, initializer_range=0.3,
-    )  # fmt: skip
-    model = transformers.ViTForImageClassification(config).eval()
-    model.save_pretrained(tmp_path / "theirs")
-    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3,
-                 "image_mean": [0.4, 0.5, 0.6], "image_std": [0.5, 0.3, 0.2]}  # fmt: skip
-    (tmp_path / "theirs" / "preprocessor_config.json").write_text(json.dumps(processor))
-    run = parsed(f"--init theirs {SMALL}")
-    assert (run.data.fit, run.data.interpolation, run.model.eps) == ("stretch", "bicubic", 1e-12)
-    pixels, logits = first_logits(run)
-    prepared = (pixels / 255 - np.array(processor["image_mean"])) / np.array(processor["image_std"])
-    with torch.no_grad():
-        theirs = model(torch.tensor(prepared, dtype=torch.float32).permute(0, 3, 1, 2)).logits.numpy()
-    np.testing.assert_allclose(logits, theirs, atol=2e-5 * np.abs(theirs).max())
-
-
-def library(name):
-    from tests.parity.libraries import load
-
-    try:
-        return load(name)
-    except ImportError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.parametrize("rule", POSITIONS)
 def test_another_image_is_what_convert_resizes(timm, rule, monkeypatch):
     """Enlarged by each library's kernel; data.size grows with the image."""
@@ -333,7 +304,6 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
     ("line", "said"),
     [
         ("--init vit --model.depth 6", "its model.depth is 2, here it is 6; give --model.depth 2"),
-        ("--init vit --model.patch 4", "its model.patch is 8, here it is 4; give --model.patch 8"),
         (
             "--init vit --model.no-query-bias --model.eps 1e-5 --model.image 64",
             "its model.image is 32, here it is 64, its model.eps is 1e-06, here it is 1e-05, its "
@@ -353,7 +323,6 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init group", "holds a run for each seed; name one of them, such as group/seed-0"),
         ("--init cut.safetensors", "is damaged or no safetensors file"),
         ("--init owner/name", "; on Hugging Face's hub it is hf://owner/name"),
-        ("--init hf:owner/name", "; on Hugging Face's hub it is hf://owner/name"),
         (
             "--init bare.safetensors --model.heads 4",
             "its tensors cannot tell image, eps, activation, pool; give --model.image ... --model.eps ... "

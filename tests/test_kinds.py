@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.parity.cases import TRANSFORMER, all_cases
 from vit_jax.config.dotted import field_types
 from vit_jax.config.groups import moments, roles
 from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten
 from vit_jax.models import attention
 from vit_jax.models.build import definition, start
-from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.training.engine.optim import Optimizer
 
@@ -39,24 +39,12 @@ EVERYTHING = dataclasses.replace(
     distill_head=True,
     distill_norm=True,
 )
-SENTENCES = TransformerConfig(
-    width=8,
-    heads=2,
-    hidden=12,
-    encoder_depth=2,
-    decoder_depth=1,
-    source_vocabulary=9,
-    target_vocabulary=7,
-    outputs=7,
-    position="learned",
-    max_length=6,
-    embedding_norm=True,
-)
+SENTENCES = dataclasses.replace(TRANSFORMER, decoder_depth=1, position="learned", embedding_norm=True)
+
+
 def test_torch_ref_sorts_the_parameters_of_every_preset_and_every_option():
     pytest.importorskip("torch")
-    from tests.parity import cases
-
-    for case in cases.all_cases():
+    for case in all_cases():
         sorts_alike(case.config)
 
 
@@ -163,14 +151,3 @@ def test_muon_updates_the_hidden_kernels_and_keeps_one_moment_of_them():
         kept = Optimizer(optim, 1, 1, table).init(start(config, jax.random.key(0))).moments
         assert flatten(kept["mu"]).keys() == table.keys() and flatten(kept["nu"]).keys() == table.keys() - kernels
         assert {role: tuple(flatten(tree)) for role, tree in kept.items()} == moments(optim, table)
-
-
-def test_a_table_says_shape_kind_and_start_of_each():
-    kinds = {"kernel", "bias", "norm", "token", "position", "scale", "frequency"}
-    assert {p.kind for p in EVERYTHING.parameters().values()} == kinds
-    assert {p.kind for p in SENTENCES.parameters().values()} == {"kernel", "bias", "norm", "position", "embedding"}
-    for config in (EVERYTHING, SENTENCES):
-        values = flatten(start(config, jax.random.key(0)))
-        assert {n: x.shape for n, x in values.items()} == config.shapes()
-        constant = {n: p.start.size for n, p in config.parameters().items() if p.start.how == "constant"}
-        assert constant and all((values[n] == jnp.float32(size)).all() for n, size in constant.items())

@@ -28,16 +28,6 @@ SAID = [
     ("std", "0.5"),
 ]
 SETS = [word for flag in SAID for word in ("--set", "=".join(flag))]
-PREPROCESS = {
-    "image": [8, 8],
-    "channels": 3,
-    "fit": "stretch",
-    "size": 8,
-    "interpolation": "bicubic",
-    "background": 0,
-    "mean": [0.5] * 3,
-    "std": [0.5] * 3,
-}
 
 
 @pytest.fixture
@@ -94,4 +84,4 @@ def test_images_that_would_be_waited_for_are_refused(name, tmp_path):
         path.mkdir()
     os.mkfifo(path / "a.png" if name == "folder" else path)
     with pytest.raises(UserError, match=r"neither a file nor a folder|holds no images"):
-        images(str(path), CONFIG, PREPROCESS)
+        images(str(path), CONFIG, None)

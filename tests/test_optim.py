@@ -263,13 +263,8 @@ def test_the_comparison_sees_a_small_fault(fault):
     assert max(np.abs(wrong[name] - right[name]).max() for name in NAMES) > 1e-9
 
 
-def test_optimizers_keep_float32_and_moments_by_role():
+def test_optimizers_keep_float32():
     start, gradients = material()
-    roles = {"adamw": {"mu", "nu"}, "adam, L2": {"mu", "nu"}, "momentum": {"trace"}, "sgd": set()}
-    for which, expected in roles.items():
-        moments = Optimizer(OPTIMIZERS[which], STEPS, 5, TABLE).init(unflatten(start)).moments
-        assert moments.keys() == expected
-        assert all(flatten(tree).keys() == set(NAMES) for tree in moments.values())
     for which in ("adamw", "muon", "lion"):
         with jax.enable_x64(True):  # where a wider number slips in, the result is wide
             got, moments = trained(OPTIMIZERS[f"{which}, one cycle with momentum"], start, gradients, "float32")

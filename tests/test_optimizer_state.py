@@ -28,6 +28,7 @@ from convert.recognise.reading import Options, read  # noqa: E402
 from convert.write import training  # noqa: E402
 from convert.write.into_run import into_run  # noqa: E402
 from convert.write.into_torch import into_torch  # noqa: E402
+from tests.parity.cases import TRANSFORMER  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.trainer import Trainer  # noqa: E402
 from vit_jax.config.dotted import field_types  # noqa: E402
@@ -36,7 +37,6 @@ from vit_jax.config.trees import flatten, unflatten  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.models import build  # noqa: E402
 from vit_jax.models.layers import fold  # noqa: E402
-from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
 from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.runs import Run  # noqa: E402
 from vit_jax.tasks.computed import task_of  # noqa: E402
@@ -50,20 +50,8 @@ torch.set_num_threads(1)
 VIT = ViTConfig(
     image=(4, 6), patch=2, channels=2, classes=3, width=8, depth=1, heads=2, hidden=12, key_bias=False, layer_scale=0.1
 )
-SEQ = TransformerConfig(
-    width=8,
-    heads=2,
-    hidden=12,
-    encoder_depth=1,
-    decoder_depth=1,
-    source_vocabulary=9,
-    target_vocabulary=9,
-    outputs=9,
-    max_length=8,
-    position="learned",
-    tie="all",
-    bias=False,
-)
+SENTENCES = dict(source_vocabulary=9, outputs=9, max_length=8, position="learned", tie="all", bias=False)
+SEQ = replace(TRANSFORMER, encoder_depth=1, decoder_depth=1, **SENTENCES)
 ADAMW = OptimConfig(
     name="adamw", lr=3e-3, weight_decay=0.1, clip=0.5, warmup=0.4, schedule="cosine", eps=1e-6, beta2=0.99
 )
