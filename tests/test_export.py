@@ -125,14 +125,6 @@ def test_a_transformer_goes_where_its_layout_goes():
         assert same(weights(vit_jax.load(path).model), weights(model))
 
 
-def test_other_dtypes_keep_their_bits(own):
-    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), own)
-    vit_jax.export(half, "half.safetensors")
-    assert same(
-        weights(vit_jax.load("half.safetensors").model), {n: x.astype(np.float32) for n, x in weights(half).items()}
-    )
-
-
 def test_what_was_exported_says_where_from(own, trained):
     vit_jax.export(own, "one", to="timm", fields=NORMAL)
     source = json.loads(runs.Run("one").path.joinpath("provenance.json").read_text())["source"]

@@ -32,8 +32,7 @@ DRIVER = """
 import os, shutil, signal, sys, threading, time
 from pathlib import Path
 
-moment, pictures = sys.argv[1:3]
-del sys.argv[1:3]
+moment = sys.argv.pop(1)
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -120,15 +119,12 @@ else:
             shutil, "rmtree", half, 2, when=lambda path, *_, **__: Path(path).match("*.deleted*")
         ),
         "test": lambda: on_call(evaluator, "measure", die, 8),
-        "pictures": lambda: on_call(classify, "draw_result", die),
-        "samples": lambda: on_call(classify, "draw_inside", die),
         "summary": lambda: on_call(os, "replace", die, when=to("summary.json")),
         "report": lambda: on_call(finish, "leave_report", die),
         "shown": lambda: on_call(finish, "show", die),
         "": lambda: None,
     }
-    if pictures == "without":
-        finish.draw = finish.leave_report = lambda *_: None
+    finish.draw = finish.leave_report = lambda *_: None
     MOMENTS[moment]()
 sys.exit(command.main())
 """
@@ -142,34 +138,24 @@ class Place:
         path.mkdir(exist_ok=True)
         (path / "driver.py").write_text(DRIVER)
 
-    def start(self, *extra: object, moment: str = "", pictures: bool = False, **env: str) -> "subprocess.Popen[str]":
-        command = [
-            sys.executable,
-            "driver.py",
-            moment,
-            "with" if pictures else "without",
-            *TINY,
-            *map(str, extra),
-        ]
+    def start(self, *extra: object, moment: str = "", **env: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "driver.py", moment, *TINY, *map(str, extra)]
         return subprocess.Popen(
             command, cwd=self.path, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    def train(
-        self, *extra: object, moment: str = "", pictures: bool = False, **env: str
-    ) -> "subprocess.CompletedProcess[str]":
-        process = self.start(*extra, moment=moment, pictures=pictures, **env)
+    def train(self, *extra: object, moment: str = "", **env: str) -> "subprocess.CompletedProcess[str]":
+        process = self.start(*extra, moment=moment, **env)
         out, err = process.communicate(timeout=600)
         return subprocess.CompletedProcess([moment], process.returncode, out, err)
 
-    def killed(self, moment: str, pictures: bool = False, **env: str) -> None:
-        done = self.train(moment=moment, pictures=pictures, **env)
+    def killed(self, moment: str, **env: str) -> None:
+        done = self.train(moment=moment, **env)
         assert done.returncode == -signal.SIGKILL, f"{moment}: {done.returncode} {done.stdout} {done.stderr}"
 
-    def finished(self, pictures: bool = False) -> "subprocess.CompletedProcess[str]":
-        done = self.train(pictures=pictures)
+    def finished(self) -> None:
+        done = self.train()
         assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
-        return done
 
     def end(self) -> dict[str, object]:
         """What is left: the arrays' digests, proved true, the notes, the log and the summary, without clocks."""
@@ -186,14 +172,6 @@ class Place:
             "folders": sorted(p.name for p in (self.path / "runs").iterdir()),
             "files": sorted(p.name for p in self.run.path.iterdir()),
         }
-
-    def pictures(self) -> list[str]:
-        return sorted(
-            str(p.relative_to(self.run.path))
-            for place in (self.run.plots, self.run.samples)
-            for p in place.iterdir()
-            if p.stat().st_size
-        )
 
 
 @pytest.fixture
@@ -241,14 +219,6 @@ MOMENTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory) -> tuple[dict[str, object], list[str]]:
-    """The same with pictures: what is left, and which pictures there are."""
-    place = Place(tmp_path_factory.mktemp("drawn"))
-    place.finished(pictures=True)
-    return place.end(), place.pictures()
-
-
 @slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_any_moment(place, expected, moment):
@@ -260,17 +230,6 @@ def test_killed_at_any_moment(place, expected, moment):
 
 
 # {what learns to say texts: its command; three epochs}
-@slow
-@pytest.mark.parametrize("moment", ["samples", "pictures", "summary"])
-def test_killed_while_drawing(place, drawn, moment):
-    end, pictures = drawn
-    place.killed(moment, pictures=True)
-    assert place.run.complete_steps() == [STEPS] and place.run.summary() is None
-    place.finished(pictures=True)
-    assert place.end() == end
-    assert place.pictures() == pictures
-
-
 def benchmark(name: str, *flags: str) -> str:
     """What `python -m benchmarks.NAME` prints, which ends with 1 where a run is not as one without a fault."""
     done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *flags], capture_output=True, text=True)

@@ -3,6 +3,7 @@
 import pytest
 
 from vit_jax.config.run import RunConfig
+from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
@@ -52,16 +53,7 @@ def test_what_is_no_config_is_refused_in_one_sentence(values, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-PREPROCESS = {
-    "image": [8, 8],
-    "channels": 1,
-    "fit": "crop",
-    "size": 0,
-    "interpolation": "bilinear",
-    "background": 255,
-    "mean": [0.5],
-    "std": [0.5],
-}
+PREPROCESS = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.5,), (0.5,)).to_dict()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -82,14 +83,14 @@ class Two:
             self.spawn(index, *program, *words, "--hosts", f"127.0.0.1:{port},2,{index}", devices=devices)
         return self
 
-    def spawn(self, index: int, *words: object, devices: int = 1) -> None:
-        """Start Python with these words."""
+    def spawn(self, index: int, *words: object, devices: int = 1, given: Mapping[str, str] = os.environ) -> None:
+        """Start Python with these words, in this environment."""
         folder = self.place / str(index)
         folder.mkdir(exist_ok=True)
         process = subprocess.Popen(
             [sys.executable, *map(str, words)],
             cwd=folder,
-            env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), "TMPDIR": str(folder)},
+            env={**given, "JAX_NUM_CPU_DEVICES": str(devices), "TMPDIR": str(folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,

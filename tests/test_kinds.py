@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.parity.cases import TRANSFORMER, all_cases
+from tests.test_finetune import FULL
 from vit_jax.config.dotted import field_types
 from vit_jax.config.groups import moments, roles
 from vit_jax.config.run import OptimConfig
@@ -20,24 +21,7 @@ from vit_jax.training.engine.optim import Optimizer
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
 EVERYTHING = dataclasses.replace(
-    VIT,
-    stem=(6, 5),
-    stem_pre_norm=True,
-    stem_norm=True,
-    distill_token=True,
-    registers=2,
-    pre_norm=True,
-    layer_scale=0.1,
-    qk_norm=True,
-    gated=True,
-    rotary="mixed",
-    attention_norm=True,
-    mlp_norm=True,
-    pool="map",
-    head_norm=True,
-    head_hidden=6,
-    distill_head=True,
-    distill_norm=True,
+    FULL, depth=2, stem=(6, 5), stem_pre_norm=True, rotary="mixed", attention_norm=True, mlp_norm=True
 )
 SENTENCES = dataclasses.replace(TRANSFORMER, decoder_depth=1, position="learned", embedding_norm=True)
 

@@ -18,16 +18,8 @@ from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
-SAID = [
-    ("heads", "2"),
-    ("eps", "1e-6"),
-    ("activation", "gelu"),
-    ("pool", "cls"),
-    ("image", "8"),
-    ("mean", "0.5"),
-    ("std", "0.5"),
-]
-SETS = [word for flag in SAID for word in ("--set", "=".join(flag))]
+SAID = ["heads=2", "eps=1e-6", "activation=gelu", "pool=cls", "image=8", "mean=0.5", "std=0.5"]
+SETS = [word for each in SAID for word in ("--set", each)]
 
 
 @pytest.fixture
@@ -59,7 +51,8 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     ],
 )
 def test_words_that_mean_nothing_are_refused(words, sentence, source, tmp_path, capsys, monkeypatch):
-    said = [word for flag in SAID if flag[0] != words[1].partition("=")[0] for word in ("--set", "=".join(flag))]
+    field = words[1].partition("=")[0]
+    said = [word for each in SAID if each.partition("=")[0] != field for word in ("--set", each)]
     assert sentence in refused(
         capsys, monkeypatch, source, str(tmp_path / "b.safetensors"), "--to", "timm", *said, *words
     )

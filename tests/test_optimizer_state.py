@@ -34,6 +34,7 @@ from torch_ref.trainer import Trainer  # noqa: E402
 from vit_jax.config.dotted import field_types  # noqa: E402
 from vit_jax.config.run import OptimConfig, RunConfig  # noqa: E402
 from vit_jax.config.trees import flatten, unflatten  # noqa: E402
+from vit_jax.data.images.preprocess import Preprocess  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.models import build  # noqa: E402
 from vit_jax.models.layers import fold  # noqa: E402
@@ -66,16 +67,7 @@ OPTIMIZERS = {
     "Muon, layer decay, tokens frozen": replace(ADAMW, name="muon", layer_decay=0.7, freeze=("*token*",)),
 }
 STEPS, EPOCH = 50, 25
-PREPROCESS = {
-    "image": [4, 6],
-    "channels": 2,
-    "fit": "crop",
-    "size": 0,
-    "interpolation": "bilinear",
-    "background": 255,
-    "mean": [0.3, 0.3],
-    "std": [0.7, 0.7],
-}
+PREPROCESS = Preprocess((4, 6), 2, "crop", 0, "bilinear", 255, (0.3, 0.3), (0.7, 0.7)).to_dict()
 WORDS = {side: [f"w{i}" for i in range(9)] for side in ("source", "target")}
 
 
