@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ from vit_jax import runs
 from vit_jax.machine import backend
 from vit_jax.weights import checkpoint
 from vit_jax.commands import train as command
-from vit_jax.training import finish, loop, train as training
+from vit_jax.training import finish, train as training
 if moment == "start-up":
     on_call(backend, "configure_jax", die)
 elif moment == "data":
@@ -84,11 +85,9 @@ elif moment == "data":
 elif moment == "config.json":
     on_call(os, "replace", die, when=to("config.json"))
 else:
-    import vit_jax.weights.checkpoint, vit_jax.figures.curves
-    import vit_jax.tasks.classify.learn as classify
+    import vit_jax.weights.checkpoint
     from vit_jax.training.engine.evaluator import Evaluator as evaluator
     from vit_jax.training.engine.engine import Engine as engine
-    steps = lambda number: dict(number=number)
     MOMENTS = {
         "compilation": lambda: on_call(engine, "train", soon(0.05)),
         "first step": lambda: on_call(engine, "train", die, after=True),
@@ -131,15 +130,15 @@ sys.exit(command.main())
 
 
 class Place:
-    """A folder in which processes train, as a user's working folder."""
+    """A folder in which processes train, as a user's working folder, by a command of so many steps."""
 
-    def __init__(self, path: Path):
-        self.path, self.run = path, Run(path / "runs" / "run")
+    def __init__(self, path: Path, command: Sequence[str] = TINY, steps: int = STEPS):
+        self.path, self.run, self.command, self.steps = path, Run(path / "runs" / "run"), command, steps
         path.mkdir(exist_ok=True)
         (path / "driver.py").write_text(DRIVER)
 
     def start(self, *extra: object, moment: str = "", **env: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "driver.py", moment, *TINY, *map(str, extra)]
+        command = [sys.executable, "driver.py", moment, *self.command, *map(str, extra)]
         return subprocess.Popen(
             command, cwd=self.path, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -160,8 +159,8 @@ class Place:
     def end(self) -> dict[str, object]:
         """What is left: the arrays' digests, proved true, the notes, the log and the summary, without clocks."""
         saved, skipped = Checkpoints(self.run).restore(self.run.config().model.shapes())
-        assert saved is not None and not skipped and saved.step == STEPS
-        record = json.loads(self.run.digest_file(STEPS).read_text())
+        assert saved is not None and not skipped and saved.step == self.steps
+        record = json.loads(self.run.digest_file(self.steps).read_text())
         return {
             "arrays": record["arrays"],
             "notes": {k: v for k, v in record["notes"].items() if k not in CLOCKS},
@@ -230,6 +229,34 @@ def test_killed_at_any_moment(place, expected, moment):
 
 
 # {what learns to say texts: its command; three epochs}
+# {what learns to say texts: its command; three epochs}
+TEXTS = {
+    "captions": "shapes --data.drawn 96 --batch 16 --model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 "
+    "--model.vit.hidden 16 --model.vit.dropout 0.1 --model.text.width 12 --model.text.decoder-depth 1 "
+    "--model.text.heads 2 --model.text.hidden 16 --model.text.dropout 0.1",
+    "bpe": "numbers --data.source tsv:pairs.tsv --data.tokenizer bpe --data.vocabulary 520 --data.lengths 16 48 "
+    "--data.tokens 480 --model.width 16 --model.heads 2 --model.hidden 16 --model.encoder-depth 1 "
+    "--model.decoder-depth 1 --model.dropout 0.1",
+}
+
+
+@slow
+@pytest.mark.parametrize("learns", TEXTS)
+def test_texts_go_on_to_the_same_bits_after_a_kill(tmp_path, learns):
+    """Captions of pictures, and translations by a tokenizer that was trained for the run."""
+    command = [*shlex.split(TEXTS[learns]), "--name", "run", "--epochs", "3", "--log-every", "4", "--keep", "1"]
+    whole, killed = (Place(tmp_path / name, command) for name in ("whole", "killed"))
+    for place in (whole, killed):
+        (place.path / "pairs.tsv").write_text("".join(f"{i} dogs run\t{i} Hunde rennen\n" for i in range(150)))
+    whole.finished()
+    whole.steps = killed.steps = whole.run.summary()["step"]
+    killed.killed("step")
+    begun = killed.run.complete_steps()
+    assert begun and begun[0] < 8 < whole.steps
+    killed.finished()
+    assert killed.end() == whole.end()
+
+
 def benchmark(name: str, *flags: str) -> str:
     """What `python -m benchmarks.NAME` prints, which ends with 1 where a run is not as one without a fault."""
     done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *flags], capture_output=True, text=True)
@@ -321,6 +348,18 @@ def test_a_small_disk(tmp_path, expected):
         assert place.end() == expected
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+@slow
+def test_a_loss_that_is_not_finite(place):
+    done = place.train("--optim.lr", "1e30")
+    assert done.returncode == 3
+    assert (
+        done.stderr.count("\n") == 1
+        and "nothing had been saved yet" in done.stderr
+        and "lower `optim.lr" in done.stderr
+    )
+    assert not place.run.steps()
 
 
 @slow

@@ -153,7 +153,6 @@ def said(line, monkeypatch, capsys) -> str:
         "CPU set CUDA_VISIBLE_DEVICES= before the command",
         "train digits --fp16": "there is no field --fp16: float16 would need a scaled loss; use --compute-dtype bf",
         "train digits --lr 0.1": "there is no field --lr; here it is optim.lr",
-        "train digits --batch-size=32": "there is no field --batch-size; here it is batch",
         "vit-jax report x --output a.html": "there is no field --output; here it is out",
         "predict x y --output a.csv": "there is no field --output; here it is csv",
         "train digits --augment.policy rand-m9": "--augment.policy rand-m9: choose one of none, randaugment, triv",
@@ -163,7 +162,6 @@ def said(line, monkeypatch, capsys) -> str:
         "train digits --compute-dtype bf16": "--compute-dtype bf16: choose one of float32, bfloat16, float64; here it "
         "is bfloat16",
         "train digits --init-resize qqq": "dino, torchvision, google, flexi\n",  # and not all of them once more
-        "train digits --model.activation swish": "gelu_tanh, quick_gelu, relu, silu; here it is silu",
         "train digits --optim.decay kernel weights": "--optim.decay weights: choose any of kernel, bias, norm, ",
         "evaluate x --split val": "--split val: here it is validation",
         "evaluate x --weights bst": "weights is 'bst': choose best, last, or mean:K such as mean:5",
@@ -187,7 +185,6 @@ def said(line, monkeypatch, capsys) -> str:
         "train --resume a --config b": "--resume a uses the config of that run: leave out --config b",
         "evaluate": "RUN is missing; give a run's folder or URL (s3://, gs://), or its name inside runs/",
         "predict": "RUN is missing; give a run's folder",
-        "predict x y --topk 5": "there is no field --topk; here it is top",
         "convert": "SRC, DST missing: give python -m convert SRC DST",
         "convert a": "DST missing: give python -m convert SRC DST",
         "convert a b c": "there is no argument 'c'; `python -m convert --help` lists them",

@@ -351,7 +351,6 @@ WRONG = {
     "other counts": (([Image.fromarray(x) for x in IMAGES], LABELS[:9]), "has 96 images and 9 labels; give one label"),
     "a tensor that needs a gradient": ((Refusing(), LABELS), r"train cannot be read \(detach it\); give numpy arrays"),
     "other labels": ((IMAGES, LABELS[:9]), "labels of train is int64 of shape .*one integer for each of the 96 images"),
-    "one hot": ((IMAGES, np.eye(3)[LABELS]), "labels of train is float64"),
     "names in train alone": (
         {"train": (IMAGES, NAMES[LABELS]), "test": (IMAGES, LABELS)},
         "labels of test are int64 of shape .*those of train names; give one name for each image in all splits",
@@ -374,7 +373,6 @@ WRONG = {
     "numbers in place of images": ([(3, 0), (4, 1), (5, 1)], r"train\[0\] is 3; give arrays, Pillow images or paths"),
     "labels below 0": ((IMAGES, LABELS - 1), "labels of train go from -1 to 1; number the classes from 0"),
     "no labels": (IMAGES, r"data: train is a ndarray of 96; give \(images, labels\), or a sequence whose items are"),
-    "a name": ("cifar10", r"data: train is a str of 7; give "),
     "val": ({"train": (IMAGES, LABELS), "val": (IMAGES, LABELS)}, "data: its split is 'val'; give train, validation"),
     "no train": ({"test": (IMAGES, LABELS)}, "has no train split, only test; give one to train on"),
     "nothing": ({}, "data: its split is empty; give train"),

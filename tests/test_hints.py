@@ -28,7 +28,6 @@ def test_a_hint_names_fields_that_are_there():
     [
         (lambda: vit_jax.preset("digits", fields={"epoch": 2}), "epoch is no field; here it is epochs"),
         (lambda: vit_jax.preset("digits", fields={"lr": 1}), "lr is no field; here it is optim.lr"),
-        (lambda: vit_jax.preset("digits", fields={"num_layers": 8}), "num_layers is no field; here it is model.depth"),
         (lambda: vit_jax.preset("digits", fields={"device": "cuda"}), "device is no field: jax takes the devices"),
         (lambda: vit_jax.preset("digits", fields={"depht": 8}), "depht is no field; nearest: .*model.depth"),
         (lambda: vit_jax.preset("digits", fields=[("epochs", 2)]), "fields: is a list; give a dict"),
