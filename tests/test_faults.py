@@ -314,6 +314,22 @@ def test_told_to_end_from_outside(place, name, said):
         assert time.monotonic() - began < 60
 
 
+@slow
+def test_a_second_process_is_turned_away(place):
+    first = place.start(*LONG)
+    read_until(first, "first step")
+    second = place.train(*LONG)
+    assert second.returncode == 2
+    assert (
+        second.stderr == f"vit-jax: error: {Path('runs', 'run')}: in use by process {first.pid}; "
+        "wait for it, end it, or choose another --name\n"
+    )
+    first.kill()
+    first.communicate()
+    third = place.train(*LONG, "--max-steps", 3)
+    assert third.returncode == 0, "the lock died with its process: " + third.stderr
+
+
 # --------------------------------------------------------------------------- walls: disk, rights, memory
 
 
