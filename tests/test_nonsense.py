@@ -14,11 +14,13 @@ from convert import __main__ as door
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
+from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
 SAID = ["heads=2", "eps=1e-6", "activation=gelu", "pool=cls", "image=8", "mean=0.5", "std=0.5"]
+PREPROCESS = Preprocess((8, 8), 3, "stretch", 8, "bicubic", 0, (0.5,) * 3, (0.5,) * 3).to_dict()
 SETS = [word for each in SAID for word in ("--set", each)]
 
 
@@ -77,4 +79,4 @@ def test_images_that_would_be_waited_for_are_refused(name, tmp_path):
         path.mkdir()
     os.mkfifo(path / "a.png" if name == "folder" else path)
     with pytest.raises(UserError, match=r"neither a file nor a folder|holds no images"):
-        images(str(path), CONFIG, None)
+        images(str(path), CONFIG, PREPROCESS)
