@@ -55,10 +55,9 @@ assert FILES > BATCH
 
 
 @pytest.fixture(scope="module", autouse=True)
-def place(tmp_path_factory, digits_run):
+def place(tmp_path_factory, digits_run, quick_compilation):
     """A folder with a run in it, and the first test images as files."""
     folder = tmp_path_factory.mktemp("predict")
-    jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         shutil.copytree(digits_run, folder / "runs" / "digits")
@@ -69,7 +68,6 @@ def place(tmp_path_factory, digits_run):
         (folder / "images" / "notes.txt").write_text("no image")
         (folder / "images" / ".hidden.png").write_text("no image either")
         yield folder
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def open_dataset(run):

@@ -304,20 +304,6 @@ def test_what_a_killed_process_left_is_used_or_cleared(home, table):
     assert [path.name for path in (home / "cifar10").iterdir()] == ["3.0.2.npz"] and not (home / "downloads").exists()
 
 
-MISTYPED = {
-    "cifar-10": "cifar10",
-    "fashion-mnist": "fashion_mnist",
-    "imagenet_2012": "imagenet2012",
-}
-
-
-@pytest.mark.parametrize("name, meant", MISTYPED.items())
-def test_a_mistyped_name_suggests_the_right_one(home, name, meant):
-    with pytest.raises(UserError, match=f"no such set; nearest: {meant};"):
-        open_dataset(a_run(name))
-    assert not home.exists()
-
-
 def test_another_tfds_set_is_told_how_to_prepare(home, monkeypatch):
     with pytest.raises(UserError) as caught:
         open_dataset(a_run("svhn_cropped"))

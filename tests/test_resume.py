@@ -974,19 +974,6 @@ def test_a_damaged_checkpoint_is_passed_over_and_trained_again(reference, folder
     assert_same(result(folder), ended(reference))
 
 
-@slow
-def test_with_one_to_keep_a_damaged_step_does_not_push_out_a_sound_one(reference, folder, capsys):
-    go(folder, max_steps=8, keep=2)
-    damage(folder, 8)
-    go(folder, max_steps=6, keep=1)
-    assert 6 in folder.complete_steps(), "8 is damaged, however new it looks"
-    capsys.readouterr()
-    go(folder, keep=1)
-    assert "going on after step 6" in capsys.readouterr().out
-    expected = ended(reference)
-    assert_same(result(folder), expected)
-
-
 def test_when_every_checkpoint_is_damaged_nothing_is_lost_or_begun_anew(folder):
     go(folder, max_steps=8)
     for step in (5, 8):

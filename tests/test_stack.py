@@ -179,15 +179,6 @@ def test_remat_computes_again_what_it_says():
     assert products(3, remat="full") == plain + 7 * 3
 
 
-@pytest.mark.slow  # what is computed again is tested above, by the products of the step
-def test_scan_with_remat_takes_less_memory():
-    plain, less = (
-        step_of(4, batch=128, **how).lower().compile().memory_analysis().temp_size_in_bytes
-        for how in ({"optim": SGD}, {"optim": SGD, **CHOICES["scan and remat"]})
-    )
-    assert less < plain / 2
-
-
 def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
     """In float64, with a hidden token that makes their number even."""
     quiet = {field: 0.0 for field in vars(VIT) if field.endswith("dropout")}

@@ -30,7 +30,7 @@ from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.tasks.base import Evaluation
 from vit_jax.tasks.generated import answer, said_exactly
-from vit_jax.tasks.next_token import shift_target, token_losses
+from vit_jax.tasks.next_token import token_losses
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.ids import Ids
 from vit_jax.text.vocabulary import closed_vocabulary, count_words
@@ -91,15 +91,6 @@ def read_once():
 
 SOURCE = np.array([[3, 4, 5], [6, 0, 0], [0, 0, 0]], np.int32)
 TARGET = np.array([[7, 8], [9, 0], [0, 0]], np.int32)
-
-
-def test_the_decoder_reads_after_a_begin_and_says_before_an_end():
-    read, labels, real = shift_target(jnp.asarray(TARGET), jnp.asarray(SOURCE), WORDS.ids, WORDS.ids.pad)
-    assert read.tolist() == [[1, 7, 8], [1, 9, 0], [1, 0, 0]]
-    assert labels[:2].tolist() == [[7, 8, 2], [9, 2, 0]]
-    assert real.tolist() == [[True, True, True], [True, True, False], [False, False, False]], (
-        "a row of padding has nothing to say"
-    )
 
 
 def network(seed=0):
@@ -179,16 +170,6 @@ def test_the_row_of_padding_stays_where_it_is_zero_and_a_target_begins_with_it(z
         model.zero_grad()
         twin.loss(model, {name: torch.from_numpy(x) for name, x in batch.items()}, torch.float32).backward()
         np.testing.assert_allclose(table, model.table.weight.grad.numpy(), atol=1e-6)
-
-
-def test_padding_changes_nothing():
-    its, model = Translate(0.1, 4, WORDS, WORDS), network()
-    wide = {"source": np.pad(SOURCE, ((0, 2), (0, 3))), "target": np.pad(TARGET, ((0, 2), (0, 5)))}
-    a, b = (
-        float(its.loss(model, batch, None, its.denominator(batch))[0])
-        for batch in ({"source": SOURCE, "target": TARGET}, wide)
-    )
-    assert a == pytest.approx(b, rel=1e-6)
 
 
 def test_scores_counted_by_hand():
