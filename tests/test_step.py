@@ -232,18 +232,6 @@ def test_the_outputs_of_a_batch_are_in_its_order():
         )
 
 
-def test_keys_are_folded_from_seed_step_and_place():
-    def data(*arguments):
-        return np.asarray(jax.random.key_data(example_keys(*arguments)))
-
-    got = data(3, jnp.int32(2), jnp.arange(4, 8))
-    for row, place in zip(got, range(4, 8), strict=True):
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(3), 2), place)
-        np.testing.assert_array_equal(row, jax.random.key_data(key))
-    everything = [data(seed, jnp.int32(step), jnp.arange(8)) for seed in (0, 1) for step in (0, 1, 2)]
-    assert len(np.unique(np.concatenate(everything), axis=0)) == 6 * 8
-
-
 # -------------------------------------------------------------------------------------- the loss by hand
 
 
