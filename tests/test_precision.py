@@ -1,4 +1,4 @@
-"""float64 and float32 beside each other: what is drawn is the same, and what is announced is of the dtype of the run."""
+"""float64 and float32 beside each other: what is drawn is the same, and what is announced is of the dtype of a run."""
 
 import dataclasses
 import inspect

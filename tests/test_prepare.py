@@ -188,12 +188,14 @@ def other_bit(path):
     ("damage", "says"),
     {
         "a pixel": (other_pixel, "is damaged: its digest is not that of its arrays"),
+        "another file": (lambda path: np.savez(path, images=np.zeros(3)), "is damaged: its digest is not"),
         "a bit": (other_bit, "cannot be read (Bad CRC-32"),
         "cut": (lambda path: path.write_bytes(path.read_bytes()[:1000]), "cannot be read (File is not a zip file"),
+        "text": (lambda path: path.write_text("text"), "cannot be read ("),
         "folder": (lambda path: (path.unlink(), path.mkdir()), "is no regular file but a folder"),
         "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "is no regular file but a pipe"),
     }.values(),
-    ids=["a pixel", "a bit", "cut", "folder", "pipe"],
+    ids=["a pixel", "another file", "a bit", "cut", "text", "folder", "pipe"],
 )
 def test_a_damaged_file_is_named_and_stays(home, damage, says):
     _, _, made = small("cifar10")
@@ -446,6 +448,7 @@ def test_a_beginning_of_another_file_is_dropped(tmp_path):
         ({"more": b"x", "quiet": True}, "serves another file: more than"),
         ({"tampered": True}, "serves another file: SHA-256"),
         ({"stall": 5000}, "sent nothing for 0 seconds"),
+        ({"stall": 0}, "sent nothing for 0 seconds"),
     ],
 )
 def test_an_address_that_fails_is_named_and_the_next_one_asked(tmp_path, monkeypatch, faults, says):

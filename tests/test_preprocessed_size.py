@@ -188,6 +188,7 @@ def test_the_encoder_of_a_captioner_takes_the_size_of_its_preprocessing(theirs):
             "--init turns --model.rotary-base 7",
             "its model.rotary_base is 100.0, here it is 7.0; give --model.rotary-base",
         ),
+        ("--init turns --model.image 24", "its model.image is 28, here it is 24; add --init-resize timm"),
     ],
 )
 def test_what_contradicts_the_weights_is_refused_in_one_sentence(theirs, inside, flags, said):

@@ -151,6 +151,7 @@ CUT = "is cut: it"
         ({"x": samples("ab")[1:]}, "the sample 0000 has no image, which others have"),
         ({"x": samples("ab"), "y": samples("ab")[::2]}, "x.tar has cls, and y.tar has none"),
         ({"x": [*samples("ab"), *samples("a")]}, "has the sample 0000 in two places"),
+        ({"x": [*samples("a"), *samples("a")]}, "the sample 0000 has .png twice"),
         ({"x": [("a.png", png()), ("a.jpg", png()), ("a.cls", b"0")]}, "has two images, png and jpg"),
         ({"x": samples("a ")}, "x.tar 0001: its .cls is empty"),
         ({"x": [("a.png", png()), ("a.cls", b"\xff\xfe")]}, "a.cls is no text in UTF-8"),

@@ -62,6 +62,7 @@ def test_images_may_be_of_other_classes_than_the_presets():
         ("numbers x.png", "numbers: its examples are no images, and nothing augments them; give a preset of images"),
         ("digits x.jpg", "x.jpg: the sheet is a PNG; give a name that ends in .png"),
         ("digits no/x.png", "no/x.png: its folder does not exist or cannot be written; choose another"),
+        ("digits /proc/x.png", "/proc/x.png: its folder cannot be written; choose another"),
         ("digits x.png --images 0", "images is 0: give 1 to 64"),
         ("digits x.png --views 41", "views is 41: give 1 to 40"),
         ("digits x.png --images 3 --augment.mixup 1", "images is 3, but neighbours are mixed: give an even number"),

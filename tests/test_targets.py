@@ -61,6 +61,7 @@ def test_arrays_of_labels_are_of_one_kind(labels, target, kind):
             "",
             "all are whole numbers; say what they are: `data.target class` .* or `data.target number",
         ),
+        ([True, False, True], "", "`data.target class` .* or `data.target set"),
         ([[1, 5], [0, 0], [1, 0]], "", "has 2 whole numbers in a row; say what they are: --data.target number"),
         ([[1, 5], [0, 0], [1, 0]], "set", "has 5 in row 0, column 1; give 1 where a label is there"),
         ([[1, -1], [-1, -1], [1, 1]], "", "of -1 and 1 without any 0"),

@@ -424,10 +424,12 @@ def test_pairs_of_two_files_and_of_a_table(folder, tmp_path):
         ("pairs:{0}/t.tsv,{0}/none", b"a\n", r"none cannot be read \(No such file or directory\); give UTF-8"),
         ("pairs:{0}/t.tsv,{0}", b"a\n", "is no regular file but a folder"),
         ("tsv:{0}/t.tsv", b"a\tb\nc\n", "line 2: 'c' is no pair; give a source, a tab and a target"),
+        ("tsv:{0}/t.tsv", b"a\tb\n \tc\n", r"line 2: ' \\tc' is no pair"),
         ("tsv:{0}/t.tsv", b"a\tb\nc\td\te\n", "t.tsv line 2: has 3 columns, and line 1 has 2; give a source, a tab"),
         ("tsv:{0}/t.tsv", b"a\tb\n\nc\td\n", "line 2: is empty; give a source, a tab"),
         ("tsv:{0}/t.tsv", b"a\tb\nc\t\xe4\n", r"t.tsv line 2: is no UTF-8 \(it has the byte 0xe4\); save the file as"),
         ("tsv:{0}/t.gz", b"no gzip", r"t.gz cannot be read \(Not a gzipped file"),
+        ("tsv:{0}/t.gz", gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "t.gz cannot be read"),
         ("tsv:", b"", "is no regular file"),
     ],
 )

@@ -282,6 +282,7 @@ def changed(folder, tmp_path, **contents):
     [
         (dict(tokenizer__json=None), r"has no tokenizer; give words, bpe, unigram or a folder with tokenizer.json"),
         (dict(tokenizer__json=b"{"), r"tokenizer.json: is no tokenizer that can be read \(.*\); restore it, or give"),
+        (dict(tokenizer__json=b"\xff"), "is no tokenizer that can be read"),
         (dict(tokenizer__json={"model": {"type": "BPE", "vocab": {}, "merges": []}}), "is no tokenizer that can be"),
         (dict(config__json=b"{"), r"config.json: cannot be read as JSON"),
         (dict(config__json={"pad_token_id": 500, "eos_token_id": 2, "decoder_start_token_id": 2}),
@@ -307,6 +308,7 @@ def test_a_damaged_tokenizer_is_one_sentence(bart, tmp_path, contents, says):
         (dict(vocab__json=None), "has source.spm but no vocab.json"),
         (dict(vocab__json=["a"]), "vocab.json: holds no JSON object"),
         (dict(vocab__json={"a": 1, "b": 1}), "vocab.json is no list of pieces with an id each"),
+        (dict(vocab__json={"a": -1}), "vocab.json is no list of pieces with an id each"),
         (dict(vocab__json={"</s>": 0, "<pad>": 1}), "has no <unk>"),
         (dict(vocab__json={"</s>": 0, "<unk>": 1}), "states no pad_token"),
     ],

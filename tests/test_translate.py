@@ -17,7 +17,6 @@ import pytest
 
 import vit_jax
 from vit_jax.commands import evaluate, join, predict
-from vit_jax.commands import train as train_command
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.texts.config import SentenceData
@@ -618,15 +617,6 @@ def test_the_door_refuses_before_it_translates(trained, capsys, monkeypatch):
 def test_the_notebooks_transformer_has_its_number_of_parameters():
     model = replace(preset("transformer-512x6").run.model, outputs=512)
     assert sum(int(np.prod(shape)) for shape in model.shapes().values()) == 44_327_316
-
-
-def test_fields_of_the_presets_network_are_flags_and_others_are_not(capsys):
-    options = train_command.parse(["numbers", "--model.decoder-depth", "3", "--data.lengths", "8", "16"])[1]
-    assert options.model == replace(preset("numbers").run.model, decoder_depth=3) and options.data.lengths == (8, 16)
-    with pytest.raises(UserError, match=r"there is no field --model\.patch"):
-        train_command.parse(["numbers", "--model.patch", "3"])
-    with pytest.raises(UserError, match=r"there is no field --model\.decoder-deph; nearest: model\.decoder_depth"):
-        train_command.parse(["numbers", "--model.decoder-deph", "3"])
 
 
 def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
