@@ -16,23 +16,11 @@ from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
 from tests.parity.libraries import load
-from tests.parity.weights import weights
+from tests.test_verify import VIT, ours
 from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.models.vit_config import ViTConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-VIT = ViTConfig(image=(6, 4), patch=2, classes=5, width=8, depth=3, heads=2, hidden=12)
-
-
-@pytest.fixture
-def timm():
-    try:
-        load("timm")
-    except ImportError:
-        pytest.skip("timm is not installed")
-
-
 PREPROCESS = {
     "image": [6, 4],
     "channels": 3,
@@ -45,8 +33,12 @@ PREPROCESS = {
 }
 
 
-def ours(config=VIT):
-    return {name: value.astype(np.float32) for name, value in weights(config).items()}
+@pytest.fixture
+def timm():
+    try:
+        load("timm")
+    except ImportError:
+        pytest.skip("timm is not installed")
 
 
 def files(tmp_path, parameters=None):
