@@ -276,14 +276,11 @@ def test_files_that_no_share_wrote_whole_are_refused(place, tmp_path):
     assert not list(tmp_path.glob("to.*"))
 
 
-def test_parts_are_gone_and_name_shares(tmp_path):
-    for command in (["predict", "run", "x.png"], ["evaluate", "run"]):
+def test_parts_are_gone_and_name_shares():
+    for command, words in ((predict.command, ["run", "x.png"]), (evaluate.command, ["run"])):
         for flag in ("--parts", "--merge", "--part-size"):
-            done = subprocess.run(
-                [sys.executable, "-m", "vit_jax", *command, flag, str(tmp_path / "x")], capture_output=True, text=True
-            )
-            assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-            assert f"there is no field {flag}: each command takes a fixed share of the rows: --share I/N" in done.stderr
+            said = told(*words, flag, "x", command=command)
+            assert f"there is no field {flag}: each command takes a fixed share of the rows: --share I/N" in said
     assert "tables are CSV, also with --share" in told("run", "x.png", "--format", "parquet")
 
 
