@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import importlib
-import itertools
 import json
 import math
 import os
@@ -127,21 +126,10 @@ def test_fields_override_the_preset(capsys):
     assert {k: v for k, (v, _) in new.items() if v != old[k][0]} == expected
 
 
-@pytest.mark.parametrize("patch", ["4", "2 4"])
-def test_a_size_is_one_number_or_two(patch):
-    run = train_command.parse(["digits", "--model.patch", *patch.split()])[1].run()
-    assert run.model.patch == (4 if patch == "4" else (2, 4))
-
-
 def test_no_preset_means_digits():
     name, options, folder = train_command.parse(["--batch", "8"])
     assert (name, folder) == ("digits", None)
     assert options.run() == dataclasses.replace(preset("digits").run, batch=8)
-
-
-def test_version(capsys):
-    assert train_command.command(["--version"]) == 0
-    assert capsys.readouterr().out == f"vit-jax {vit_jax.__version__}\n"
 
 
 @pytest.mark.parametrize("name", ["digits", "numbers"])
@@ -595,13 +583,6 @@ def initial(run: RunConfig) -> dict:
     return {name: np.asarray(x) for name, x in flatten(began.parameters).items()}
 
 
-def test_init_starts_from_another_runs_weights(trained):
-    source = kept(trained[0])
-    begun = initial(tiny("--init", "trained", "--seed", 4))
-    assert begun.keys() == source.keys()
-    assert all(np.array_equal(begun[name], source[name]) for name in source)
-
-
 def test_init_starts_from_an_exported_file(trained, tmp_path):
     from vit_jax.weights.export import export
 
@@ -651,10 +632,6 @@ def test_init_refuses_another_network(trained):
     ):
         initial(tiny("--init", "trained", "--model.depth", 2))
     with pytest.raises(
-        errors.UserError, match=r"init trained: its model.patch is 2, here it is 4; give --model.patch 2$"
-    ):
-        initial(tiny("--init", "trained", "--model.patch", 4))
-    with pytest.raises(
         errors.UserError, match=r"its model.cls_token is True, here it is False.* give --model.cls-token --m"
     ):
         initial(tiny("--init", "trained", "--model.no-cls-token", "--model.pool", "mean", "--model.position", "none"))
@@ -668,26 +645,6 @@ def test_overfitting_a_few_batches(place, plain, capsys):
     assert evaluated[-1]["accuracy"] > evaluated[0]["accuracy"]
     assert folder.summary()["train"]["raw"]["accuracy"] == evaluated[-1]["accuracy"]
     assert "test" not in folder.summary()
-
-
-@pytest.mark.slow
-def test_patience_ends_a_run(place, plain, capsys):
-    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
-    folder = runs.Run("runs/patient")
-    accuracy = [
-        row["accuracy"] for row in lines(folder, "eval") if row["split"] == "validation" and row["weights"] == "ema"
-    ]
-    summary = folder.summary()
-    assert summary["status"] == "finished" and summary["step"] == 20 * len(accuracy) < 20 * 60
-    assert all(later > earlier for earlier, later in itertools.pairwise(accuracy[:-1]))
-    assert accuracy[-1] <= accuracy[-2] == summary["best"]["accuracy"]
-    assert "test" in summary
-    capsys.readouterr()
-    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
-    assert "this run is finished" in capsys.readouterr().out
-    folder.summary_file.unlink()  # as after a crash at the end: the checkpoint knows that patience is over
-    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
-    assert folder.summary()["step"] == summary["step"]
 
 
 @pytest.fixture
