@@ -162,16 +162,6 @@ def test_commands(command, says, refused, monkeypatch):
     refused(command, *says)
 
 
-def test_a_config_file_with_an_unknown_field(place, refused):
-    damaged = runs.Run("damaged")
-    record = runs.find("digits").record()
-    record["config"]["optim"]["learning_rate"] = 1
-    damaged.create(record)
-    refused("evaluate damaged", "optim.learning_rate is no field", "nearest")
-    damaged.config_file.write_text("{")
-    refused("evaluate damaged", "damaged/config.json: cannot be read as JSON")
-
-
 # ----------------------------------------------------------------------------------------- data
 
 
@@ -230,20 +220,6 @@ def test_unreadable_images_are_left_out_when_told_so(images, capsys):
     assert "2 classes; train 23, validation 7, test 8" in out
 
 
-def test_unreadable_images_in_predict(images, refused, tmp_path):
-    damage(images)
-    out = tmp_path / "out.csv"
-    refused(
-        ["predict", "digits", images / "train", "--csv", out],
-        f"{images / 'train' / 'cat' / '3.png'}: cannot be decoded",
-        "replace or remove it",
-    )
-    refused(
-        ["predict", "digits", images / "val" / "dog" / "1.png"], f"{images / 'val' / 'dog' / '1.png'}: not a JPEG, PNG"
-    )
-    assert not out.exists()
-
-
 @pytest.mark.parametrize("batch", [1, 64])
 def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, images, refused, capsys, tmp_path):
     damage(images)
@@ -275,29 +251,12 @@ def test_unreadable_images_are_left_out_of_predictions_when_told_so(batch, image
 # ------------------------------------------------------------------------------ folders of runs
 
 
-def test_a_folder_of_another_run(refused):
-    """Named by the user: refused with the fields that differ; nothing in it changes."""
-    command = ["train", *TINY, "--epochs", 3, "--name", "digits", "--optim.lr", 0.02]
-    refused(command, "runs/digits: holds another run", "epochs 2 -> 3", "optim.lr 0.01 -> 0.02", "choose another `name")
-    refused("train --resume digits --seed 5", "runs/digits: holds another run", "seed 0 -> 5")
-    refused(["train", *TINY, "--epochs", 2, "--name", "digits", "--seeds", 2], "runs/digits: holds a single run")
-
-
 def test_a_folder_that_is_no_run(place, refused):
     (place / "runs" / "notes").mkdir(exist_ok=True)
     (place / "runs" / "notes" / "todo.txt").write_text("mine")
     refused("train digits --name notes", "runs/notes: exists and is not a run", "choose another `name")
     refused("evaluate runs/notes", "runs/notes: no run here")
     refused("predict runs/notes runs/notes/todo.txt", "runs/notes: holds no weights")
-
-
-def test_a_run_in_use(refused):
-    with runs.find("digits").lock():
-        refused(
-            ["train", *TINY, "--epochs", 2, "--name", "digits"],
-            "runs/digits: in use by process",
-            "choose another `name",
-        )
 
 
 @pytest.mark.parametrize("place_of_trouble", ["a file", "below a file", "a long name"])

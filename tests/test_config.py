@@ -534,12 +534,6 @@ def test_differences_tell_identity_from_execution():
     assert differences(old, old) == differences(old, old, execution=True) == {}
 
 
-def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with():
-    old, new = (run_with(dict(model=ViTConfig(classes=n))) for n in (10, 0))
-    assert differences(old, new) == {}
-    assert differences(old, run_with(dict(model=ViTConfig(classes=7)))) == {"model.classes": (10, 7)}
-
-
 def test_a_run_that_names_no_loss_has_that_of_its_labels():
     names_none = preset("digits").run
     binary, usual = (

@@ -239,13 +239,6 @@ def test_the_size_of_a_change_is_said(run, source, tmp_path):
     assert "the function stays" in out and "moves" not in out
 
 
-def test_statistics_are_stated_for_the_images_of_the_adapted_network(run, source, tmp_path):
-    out = tmp_path / "out.safetensors"
-    assert run(source, out, *TIMM, "--adapt", "resize=12x16:timm")[0] == 0
-    stated = provenance(out)["preprocess"]
-    assert (stated["image"], stated["size"], stated["mean"]) == ([12, 16], 12, [0.5] * 3)
-
-
 def test_what_helps_against_one_reason_is_not_offered_where_another_stands(refused, source, tmp_path):
     said = [s.replace("eps=1e-6", "eps=1e-12") for s in SAID]
     told = refused(source, tmp_path / "t", "--to", "simple-vit", *said, *STATISTICS)
@@ -299,13 +292,6 @@ def test_no_key_is_advised_whose_weights_would_be_refused(refused, run, tmp_path
     assert told.endswith("its weights lie under my.net; add `key my.net\n")
     assert "decoder-only" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "lm.net")
     assert run(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "my.net", *SAID, *STATISTICS)[0] == 0
-
-
-def test_one_shard_is_told_its_index(refused, tmp_path):
-    save_file(tensors(), tmp_path / "model-00001-of-00002.safetensors")
-    assert "is shard 1 of 2; give" in refused(
-        tmp_path / "model-00001-of-00002.safetensors", tmp_path / "y.safetensors", *SAID
-    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -382,10 +368,6 @@ def test_force_replaces_in_a_folder_only_what_a_conversion_wrote(refused, run, s
     assert run(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS, "--force")[0] == 0
     (tmp_path / "hf" / "thesis.tex").write_text("precious")
     assert "thesis.tex" in refused(source, tmp_path / "hf", "--to", "huggingface", *SAID, *STATISTICS, "--force")
-
-
-def test_a_missing_source_is_named(refused, tmp_path):
-    assert "nowhere.safetensors" in refused(tmp_path / "nowhere.safetensors", tmp_path / "out.safetensors")
 
 
 def test_a_folder_that_may_not_be_written_is_named(refused, source, tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ from vit_jax.files.destination import OF_A_RUN
 from vit_jax.machine.bfloat16 import rounds_factors
 from vit_jax.presets.recipes import NOTEBOOKS, PURPOSES, RECIPES
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.runs.values import flat, from_dict, to_dict
+from vit_jax.runs.values import flat, from_dict
 from vit_jax.training import finish, preflight
 
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the
@@ -519,16 +519,6 @@ def test_resume_takes_the_config_from_the_run_and_a_larger_budget(place, capsys,
         os.rename("moved", "runs")
 
 
-def test_another_identity_opens_a_new_folder(place, trained, plain, capsys):
-    """Where the folder was not named by the user: digits, digits-2, ..."""
-    folder, _ = trained
-    other = runs.Run("elsewhere/digits")
-    other.create({**folder.record(), "config": to_dict(dataclasses.replace(folder.config(), seed=9))})
-    assert train("--dir", "elsewhere", "--epochs", 1) == 0
-    assert {p.name for p in (place / "elsewhere").iterdir()} == {"digits", "digits-2"}
-    assert runs.Run("elsewhere/digits-2").config().seed == 0
-
-
 # ------------------------------------------------------------------------------- kinds of run
 
 
@@ -583,23 +573,6 @@ def initial(run: RunConfig) -> dict:
     return {name: np.asarray(x) for name, x in flatten(began.parameters).items()}
 
 
-def test_init_starts_from_an_exported_file(trained, tmp_path):
-    from vit_jax.weights.export import export
-
-    file = tmp_path / "weights.safetensors"
-    export("runs/trained", file)
-    source, begun = kept(trained[0]), initial(tiny("--init", file, "--seed", 4))
-    assert begun.keys() == source.keys() and all(np.array_equal(begun[name], source[name]) for name in source)
-    with pytest.raises(errors.UserError, match=r"weights.safetensors: exists; choose another name"):
-        export("runs/trained", file)
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(
-        errors.UserError, match=r"weights.safetensors: is damaged or no safetensors file .* get the file again"
-    ):
-        initial(tiny("--init", file))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["weights.safetensors"]
-
-
 @pytest.fixture
 def coarse(tmp_path):
     """The digits as two classes, below 5 or not: a file, and the fields that choose it."""
@@ -624,17 +597,6 @@ def test_init_refuses_other_classes_unless_the_head_is_new(trained, coarse):
         head = name.startswith("head.")
         assert np.array_equal(begun[name], (fresh if head else source)[name])
         assert head == (begun[name].shape != source[name].shape)
-
-
-def test_init_refuses_another_network(trained):
-    with pytest.raises(
-        errors.UserError, match=r"init trained: its model.depth is 1, here it is 2; give --model.depth 1$"
-    ):
-        initial(tiny("--init", "trained", "--model.depth", 2))
-    with pytest.raises(
-        errors.UserError, match=r"its model.cls_token is True, here it is False.* give --model.cls-token --m"
-    ):
-        initial(tiny("--init", "trained", "--model.no-cls-token", "--model.pool", "mean", "--model.position", "none"))
 
 
 def test_overfitting_a_few_batches(place, plain, capsys):
