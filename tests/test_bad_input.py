@@ -507,7 +507,7 @@ def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
         make(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    refused(["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another place")
+    refused(["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another path")
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path) and access(path, mode))
     refused(
         ["predict", "digits", "nothing.png", "--csv", tmp_path / "out.csv"],

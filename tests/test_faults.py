@@ -515,7 +515,7 @@ def test_a_folder_that_is_not_ones_own(tmp_path_factory):
         done = subprocess.run(command, cwd=place.path, env=env, capture_output=True, text=True, timeout=600)
         if "ModuleNotFoundError" in done.stderr or "can't open file" in done.stderr:
             pytest.skip("somebody else may not read this checkout")
-        assert "no permission to write or read here; change that with chmod, or choose another place" in one_sentence(
+        assert "no permission to write or read here; change that with chmod, or choose another path" in one_sentence(
             done
         )
         assert {p: p.read_bytes() for p in place.run.path.rglob("*") if p.is_file()} == before
@@ -530,7 +530,7 @@ def test_memory_that_runs_out_is_said_with_what_to_lower():
         jax.block_until_ready(jnp.zeros((1 << 46,), jnp.int8))
     said = as_user_error(caught.value)
     assert isinstance(said, UserError)
-    remedies = "lower `batch`, or in training keep the batch and cut it into more parts with `accumulate`, or set"
+    remedies = "lower `batch`, or in training split it into more microbatches with `accumulate`, or give"
     assert str(said) == f"out of memory: {remedies} `compute_dtype bfloat16`, or `scan True` and `remat full"
     assert as_user_error(MemoryError()) is not None and as_user_error(RuntimeError("INTERNAL: a bug")) is None
 

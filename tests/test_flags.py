@@ -152,7 +152,7 @@ def said(line, monkeypatch, capsys) -> str:
         "torch_ref digits --device cpu": "there is no field --device: PyTorch takes a GPU if it finds one; to use the "
         "CPU set CUDA_VISIBLE_DEVICES= before the command",
         "evaluate x --device cpu": "there is no field --device: jax takes the devices",
-        "train digits --fp16": "there is no field --fp16: float16 would need a scaled loss; use --compute-dtype bf",
+        "train digits --fp16": "there is no field --fp16: float16 would need a scaled loss; use `compute_dtype bf",
         "train digits --amp": "there is no field --amp; here it is compute_dtype",
         "train digits --gpu 0": "there is no field --gpu: jax takes the devices",
         "train digits --lr 0.1": "there is no field --lr; here it is optim.lr",
@@ -180,7 +180,7 @@ def said(line, monkeypatch, capsys) -> str:
         "train digits --model.activation swish": "gelu_tanh, quick_gelu, relu, silu; here it is silu",
         "train digits --optim.decay kernel weights": "--optim.decay weights: choose any of kernel, bias, norm, ",
         "evaluate x --split val": "--split val: here it is validation",
-        "evaluate x --weights bst": "weights is 'bst': choose best, last, or mean:K such as mean:5",
+        "evaluate x --weights bst": "which is 'bst': choose best, last, or mean:K such as mean:5",
         "train digits --epochs abc": "--epochs abc: give a whole number",
         "train digits --epochs 1.5": "--epochs 1.5: give a whole number",
         "train digits --epochs=": "--epochs '': give a whole number",

@@ -138,7 +138,7 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
         (lambda: vit_jax.load({}), r"^the state dict: holds no arrays; give .*model.state_dict\(\)"),
         (lambda: vit_jax.load(torch_like), "holds no arrays"),
         (lambda: vit_jax.load(3), "^path: int is none; give the path .*, a model of vit_jax, or the state dict"),
-        (lambda: vit_jax.load(vit, fields={"depth": 3}), "'depth' is not stated beside a network"),
+        (lambda: vit_jax.load(vit, fields={"depth": 3}), "'depth' is not a field of this network"),
         (lambda: vit_jax.load(vit, fields=[("mean", 0.5)]), "^fields: is a list; give a dict"),
         (lambda: vit_jax.load(vit, which="last"), "weights in memory: is not a run"),
         (lambda: vit_jax.load(vit, fields=STATED, class_names=["a"]), "there are 1 and the network has 3 classes"),
@@ -186,7 +186,7 @@ def test_a_network_of_an_own_loop_is_measured_on_arrays_by_its_statistics(vit):
         (vit, {}, r"does not state how images are preprocessed; state that with vit_jax.load\(..., fields="),
         (net, {"data": None}, r"^the network: no run here, .*as in `data.source folder:PATH"),
         (net, {"which": "last"}, "^a network in memory: is not a run"),
-        (net, {"source_language": "de"}, "are stated of weights that are loaded"),
+        (net, {"source_language": "de"}, "belong to weights that are loaded"),
         (3, {}, "^path: int is none"),
     ):
         with pytest.raises(UserError, match=says):

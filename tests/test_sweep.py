@@ -151,7 +151,7 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("more --optim.lr 1,2", "the argument 'more' follows no --field"),
         ("--optim.lr 1,2,3 --halving", "there is no field --halving: `pruner halving` ends runs that fall behind"),
         ("--optim.lr 1,2 --by-device", "there is no field --by-device: give the same command once for each GPU"),
-        ("--optim.lr 1,2 --points 9", "there is no field --points: `trials N` tries so many of all combinations"),
+        ("--optim.lr 1,2 --points 9", "there is no field --points: `trials N` tries N of all combinations"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused_before_anything_is_written(words, said):

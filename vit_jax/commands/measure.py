@@ -68,7 +68,7 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     )
     batch: int = option(0, "examples per batch; 0: as in training", at_least=0)
     flip: bool = option(
-        False, "print a second column: the figures of the mean of the logits of each image and its mirror image"
+        False, "print a second column: the figures for the mean logits of each image and its mirror image"
     )
     probe: Probe = option(
         "none",
@@ -80,8 +80,8 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     )
     bootstrap: int = option(
         0,
-        "also print an interval of 95 % for each metric, from so many samples of the examples, drawn with replacement, "
-        "such as 1000: how far it would vary if other examples had been drawn",
+        "also print a 95 % interval for each metric, from this many samples of the examples, drawn with replacement, "
+        "such as 1000: how far it would vary with other examples",
         at_least=0,
         at_most=1_000_000,
     )
@@ -89,12 +89,12 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     probabilities: str = option(
         "",
         "also write every probability to this file, as a CSV table: the file, the truth and a column for each class or "
-        "label; of numbers their values",
+        "label; for numbers their values",
     )
     report: str = option(
         "",
-        "also write the metrics, a row for each example and the worst examples into this folder: of images "
-        "figures too, of sentences a text",
+        "also write the metrics, a row for each example and the worst examples into this folder: for images "
+        "figures too, for sentences a text",
     )
     force: bool = option(
         False, "overwrite the files of --csv, --probabilities and --outputs, and files in the folder of --report"
@@ -106,7 +106,7 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     )
     outputs: str = option(
         "",
-        "with --share: write what the network gives of these examples to this .npz file; `vit-jax join` joins those of "
+        "with --share: write the network's outputs for these examples to this .npz file; `vit-jax join` joins those of "
         "all shares",
     )
     joined: str = option(
@@ -153,7 +153,7 @@ class Request:
         if f.data.spoken and not other:
             raise UserError(
                 "the languages of texts",
-                "are of other data than the run's own, which it has stated",
+                "belong to data other than the run's own, whose languages it knows",
                 "leave them out, or name that with `data.source`",
             )
         if self.run is None and not other:

@@ -34,9 +34,9 @@ class Options:
     """The arguments of the command besides those of `train`."""
 
     trials: int = option(0, "how many combinations are trained, chosen by --sampler; 0: every one", at_least=0)
-    sampler: Sampler = option("tpe", "how Optuna chooses the trials: by what the others came to, or at random")
-    pruner: Pruner = option("none", "ends trials that fall behind the others, by validation after as many epochs")
-    seeds: int = option(0, "train each trial with so many seeds, seed, seed+1, ..., and compare the means", at_least=0)
+    sampler: Sampler = option("tpe", "how Optuna chooses the trials: by the results of the others, or at random")
+    pruner: Pruner = option("none", "ends trials whose validation is behind the others' after as many epochs")
+    seeds: int = option(0, "train each trial with this many seeds (seed, seed+1, ...) and compare means", at_least=0)
     dry_run: bool = option(False, "check all combinations, list them and exit, writing nothing")
 
 

@@ -367,7 +367,7 @@ class Task:
     ) -> tuple[str, ...]:
         """Write figures or texts on the result of a split into `folder`, which exists: above all its worst examples.
 
-        What report.html is to show of them is kept there too, by `keep_classes` or `keep_texts` of figures.kept.
+        What report.html is to show of them is kept there too, by `keep_classes` or `keep_texts` of figures.report_data.
 
         Args:
             split, result, metadata: as of `table`.
@@ -383,7 +383,7 @@ class Task:
         """Keep for report.html what counted in the worst examples of a result: by default nothing.
 
         Args:
-            folder: for `figures.kept.keep_sections`, as "explanations".
+            folder: for `figures.report_data.keep_sections`, as "explanations".
             caption: says what was measured, and by which weights.
         """
 
@@ -392,7 +392,7 @@ class Task:
 
         Args:
             data: what `open_data` returned.
-            plots: a folder, for PNGs, and for what report.html is to show (`figures.kept.keep_attention`).
+            plots: a folder, for PNGs, and for what report.html is to show (`figures.report_data.keep_attention`).
             samples: a folder, for sample inputs.
             caption: a line for each figure, which says which weights it shows.
 

@@ -87,7 +87,7 @@ def write_worst(
 
 
 def _row(w: Wrong) -> dict[str, Any]:
-    """One of the worst texts, as `figures.kept.keep_texts` takes it."""
+    """One of the worst texts, as `figures.report_data.keep_texts` takes it."""
     return {"name": w.name, "references": list(w.references), "said": w.predicted, "score": round(w.score, 2)}
 
 

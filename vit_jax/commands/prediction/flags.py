@@ -62,8 +62,8 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     )
     explain: Literal["", "ig", "rollout"] = option(
         "",
-        f"also explain what is said of the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
-        "(integrated gradients) or rollout (attention alone, blind to the class); of classes with a score, insertion "
+        f"also explain the answers for the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
+        "(integrated gradients) or rollout (attention alone, blind to the class); for classes with a score, insertion "
         "minus deletion",
     )
     class_: str = option(

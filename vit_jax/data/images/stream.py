@@ -82,7 +82,7 @@ class Stream:
 
     def subset(self, indices: np.ndarray) -> NoReturn:
         """There are no examples to choose from."""
-        raise UserError("data", "is an iterator, of which no part can be taken", "leave overfit_batches out")
+        raise UserError("data", "is an iterator, from which no subset can be taken", "leave overfit_batches out")
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The next batch: {"image": uint8 [B, h, w, C], "label": as labels.py says, "row": int32 [B]}."""
@@ -124,7 +124,7 @@ class Stream:
                 next((name for name in (what[:-1], *NAMES[what]) if name in batch), "") for what in ("images", "labels")
             ]
             if not all(found):
-                raise UserError("data", f"a batch has {', '.join(map(str, batch))}", "call its parts image and label")
+                raise UserError("data", f"a batch has {', '.join(map(str, batch))}", "name its entries image and label")
             return batch[found[0]], np.asarray(batch[found[1]])
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise UserError(

@@ -30,7 +30,7 @@ class NumberKind(Kind):
     written: ClassVar = ("{} {:.6g}", "{:.9g}", "{} {:.3g}")
     legend: ClassVar = "predicted numbers"
     truth: ClassVar = "numbers"
-    no_top: ClassVar = "every number is told"
+    no_top: ClassVar = "every number is given"
     has_probabilities: ClassVar = False
 
     @classmethod
