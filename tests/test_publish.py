@@ -196,8 +196,8 @@ BEFOREHAND = {
     "hf://me/public": "exists and is public; add --public",
     "hf://me/private --public": "exists and is private; leave --public out",
     "hf://me/x --license Apache": "--license Apache: give the hub's name of a licence",
-    "folder --license mit": "--license mit: is of a repository of the hub, and folder is a path here",
-    "folder --public": "--public: is of a repository of the hub, and folder is a path here",
+    "folder --license mit": "--license mit: is for a repository on the hub, and folder is a path here",
+    "folder --public": "--public: is for a repository on the hub, and folder is a path here",
     "hf://me/x --to tim": "to tim: there is no such layout",
 }
 

@@ -139,11 +139,11 @@ class Request:
         if self.given is not None and (f.data.source or f.data.dir):
             raise UserError("data", f"is given, and so is {f.data.source or f.data.dir}", "leave one of them out")
         if f.flip and f.probe != "none":
-            what = f"is of the network's logits, and the probe {f.probe} has none"
+            what = f"needs the network's logits, and the probe {f.probe} has none"
             raise UserError("flip", what, "leave one of them out")
         for name in ("bootstrap", "probabilities"):
             if getattr(f, name) and f.probe != "none":
-                what = "is of the network's own answers, and a probe takes their place"
+                what = "needs the network's own answers, and a probe takes their place"
                 raise UserError(Field(name), what, "leave one of them out")
         if 0 < f.bootstrap < FEWEST:
             what = f"is {f.bootstrap}, and an interval of 95 % leaves out one sample in {FEWEST} on each side"
@@ -171,7 +171,7 @@ class Request:
             raise UserError(Field(there), "is given alone", f"give {lacking}, too: a share writes what it computes")
         for name in ("csv", "probabilities", "report", "bootstrap", "joined") if f.share else ():
             if getattr(f, name):
-                what = f"is of all examples, and {f.share} is a share of them"
+                what = f"needs all examples, and {f.share} is a share of them"
                 raise UserError(Field(name), what, "leave it out, join all shares, and then give it with joined")
         if f.probe != "none" and (f.share or f.joined):
             what = f"is {f.probe}, which learns from all of train"

@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, RunConfig]:
         flags.parse(Options, ["--help"], prog="vit-jax plan PRESET", description=DESCRIPTION)
     options = flags.parse(Options, ours, prog="vit-jax plan")
     if other := next((name for name in OF_TRAINING if name in given), None):
-        raise UserError(f"--{other}", "is of the command train", "leave it out")
+        raise UserError(f"--{other}", "belongs to the command train", "leave it out")
     name, asked_of_train, folder = training.parse([*named, *others])
     run = training.check_options(asked_of_train, folder)
     check_complete(replace(run, data=replace(run.data, source=run.data.source or NO_DATA)))

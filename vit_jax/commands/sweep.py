@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, Sweep]:
         flags.parse(Options, ["--help"], prog="vit-jax sweep PRESET", description=DESCRIPTION)
     own = flags.parse(Options, _words(ours), prog="vit-jax sweep")
     if other := next((name for name in OF_ONE_RUN if name in given), None):
-        raise UserError(f"--{other}", "is of the command train", "leave it out; the same sweep goes on by itself")
+        raise UserError(f"--{other}", "belongs to the command train", "leave it out; the same sweep goes on by itself")
 
     preset, base, _ = training.parse(
         [*named, *_words({name: given[name][:1] for name in OF_THE_BASE if name in given})]

@@ -113,7 +113,7 @@ def load(
         return _in_memory(path, spoken, stated=stated, beside=beside, sets=fields or {}, **options)
     path = os.fspath(path)
     if beside:
-        raise UserError("beside", "is of a state dict, and files have theirs beside them", "leave it out")
+        raise UserError("beside", "is for a state dict, and files have theirs beside them", "leave it out")
     if not is_foreign(path):
         if given:
             raise UserError(path, "is a run, which knows its network", f"leave {', '.join(given)} out")
