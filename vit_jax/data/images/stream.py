@@ -54,7 +54,7 @@ class Length:
         if hasattr(stream, "__len__"):
             return len(stream)
         if not self.max_steps:
-            what = "is an iterator that does not tell how many batches it has"
+            what = "is an iterator without a length"
             raise UserError("data", what, "say how many steps are to be done with `max_steps N`")
         return max(1, self.max_steps // self.epochs)
 
@@ -167,7 +167,7 @@ def open_stream(
     source = open_given(replace(given, data=rest, class_names=stated), data.range, data.target) if rest else None
     names = stated or (source.outputs.names if source else ()) or tuple(numbered_classes(classes))
     if not names:
-        what = "does not tell how many classes there are"
+        what = "does not say how many classes there are"
         raise UserError("data", what, "name them in class_names, or count them by `model.classes K`")
     if classes not in (0, len(names)):
         raise UserError(Field("model.classes"), f"is {classes}, and {len(names)} classes are named", "give as many")
