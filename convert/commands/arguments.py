@@ -171,15 +171,15 @@ def _about_target(add: Any) -> None:
     )
     preset = "the preset that trained SRC, where SRC holds an optimizer's state and not its name"
     certificate = "compare source and target as functions, and leave DST.certificate.json (to hf://...: always done)"
-    takes = f"of a program: {PIXELS} (default), uint8 of any size, prepared as by the run; {IMAGES}, prepared "
-    takes += f"and normalised, float32; {ANY_IMAGES}, such ones of other sizes (.stablehlo, rotary positions)"
-    version = f"of X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}), or newer, of a runtime"
-    smaller = "of X.onnx and X.html: float16 halves the file, int8 also computes in int8, by ranges of 256 training "
-    smaller += "images; what that changes is measured on the run's validation, and printed; of --to transformers-js "
+    takes = f"for a program: {PIXELS} (default), uint8 of any size, prepared as by the run; {IMAGES}, prepared "
+    takes += f"and normalised, float32; {ANY_IMAGES}, such images of any size (.stablehlo, rotary positions)"
+    version = f"for X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}), or newer, of a runtime"
+    smaller = "for X.onnx and X.html: float16 halves the file, int8 also computes in int8, by ranges of 256 training "
+    smaller += "images; what that changes is measured on the run's validation, and printed; with --to transformers-js "
     smaller += "several may be named, such as float16,int8"
-    source = "images for --weights int8, as data.source names them (folder:PATH), where SRC is no run"
-    runtime = "of X.html: where npm has installed onnxruntime-web, which the page contains: node_modules"
-    licence = "of hf://owner/name: the licence, such as apache-2.0, for its model card (default: none)"
+    source = "images for --weights int8, as data.source names them (folder:PATH), if SRC is not a run"
+    runtime = "for X.html: where npm has installed onnxruntime-web, which the page contains: node_modules"
+    licence = "for hf://owner/name: the licence, such as apache-2.0, for its model card (default: none)"
     add(
         "--to",
         default="",
@@ -187,7 +187,7 @@ def _about_target(add: Any) -> None:
         help="the layout of DST (default: vit-jax; of a run with --init: that of init); or transformers-js",
     )
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
-    add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
+    add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: unchanged)")
     add("--takes", default="", metavar="WHAT", help=takes)
     add("--weights", default="", metavar="|".join(WEIGHTS), help=smaller)
     add("--calibrate", default="", metavar="SOURCE", help=source)
@@ -203,7 +203,7 @@ def _about_target(add: Any) -> None:
     add("--verify", action="store_true", help=certificate)
     add("--force", action="store_true", help="replace DST")
     add("--license", default="", metavar="NAME", help=licence)
-    add("--public", action="store_true", help="of hf://owner/name: make a public repository (default: a private one)")
+    add("--public", action="store_true", help="for hf://owner/name: make a public repository (default: a private one)")
 
 
 def _about_comparison(add: Any) -> None:
