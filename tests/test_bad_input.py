@@ -134,7 +134,7 @@ def refused(place, capsys):
         "train digits --folds 2 --seeds 2": ["folds is 2 and seeds is 2"],
         "train digits --folds 2 --data.folds 3": ["folds is 2, and data.folds or data.fold is given"],
         "train numbers --folds 2": ["folds is 2, and the task translate has none"],
-        "train digits --data.group patient": ["data.group is of a table, and data.source digits is none"],
+        "train digits --data.group patient": ["data.group is for a table, and data.source digits is none"],
         "train digits --data.source labels.csv": ["data.source labels.csv: there is no such file", "csv:FILE"],
         "train digits --data.source csv:": ["names no file"],
         "train mnist --resume digits": ["--resume digits uses the config of that run", "leave out the preset 'mnist'"],
@@ -375,7 +375,7 @@ def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
         make(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    refused(["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another place")
+    refused(["train", *TINY, "--name", "fresh"], "runs/fresh: no permission to write", "choose another path")
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path) and access(path, mode))
     refused(
         ["predict", "digits", "nothing.png", "--csv", tmp_path / "out.csv"],

@@ -225,7 +225,7 @@ def weights_of(net):
 
 def test_what_no_network_tells_is_refused_in_a_sentence(trained, tmp_path):
     folder, _ = trained("class")
-    with pytest.raises(UserError, match="bootstrap is of the network's own answers"):
+    with pytest.raises(UserError, match="bootstrap needs the network's own answers"):
         vit_jax.evaluate(folder, probe="knn", bootstrap=10, data=DATA["class"])
     with pytest.raises(UserError, match=r"bootstrap is 10, .*give 40 or more"):
         vit_jax.evaluate(folder, bootstrap=10, data=DATA["class"])

@@ -42,7 +42,7 @@ def copy(tmp_path):
 
 
 def test_the_page_has_an_example_of_each():
-    assert list(EXAMPLES) == ["An option of a network", "A pooling kind", "An optimizer", "An augmentation"]
+    assert list(EXAMPLES) == ["An option of a network", "A pooling method", "An optimizer", "An augmentation"]
 
 
 @pytest.mark.parametrize("title", EXAMPLES)

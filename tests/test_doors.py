@@ -174,7 +174,7 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
         assert "notebook prints 0.755 on test after 100 epochs" in shown
         assert (f"cifar10-48x4: {preset('cifar10-48x4').title}." in shown) == (asked != "cifar10-48x4")
         for name, (base, kind) in VARIANTS.items():
-            other = f"{name}: {PURPOSES[kind]}. {NOTEBOOKS[base].recipes[kind].help}"
+            other = f"{name}: {PURPOSES[kind]}. {NOTEBOOKS[base].variants[kind].help}"
             assert (other in shown) == (base == "cifar10-48x4" and name != asked)
 
 

@@ -335,7 +335,7 @@ def test_the_most_probable_output_is_explained_of_classes_and_labels_and_a_numbe
     labels = a_classifier(Outputs("set", tuple("abcde")))
     assert labels.explain(pixels(1), measured=False).outputs == ("abcde"[labels.logits(pixels(1))[0].argmax()],)
     numbers = a_classifier(Outputs("number", tuple("abcde"), (1.0,) * 5, (2.0,) * 5))
-    with pytest.raises(vit_jax.UserError, match="this network tells 5 numbers: name the one to explain"):
+    with pytest.raises(vit_jax.UserError, match="this network predicts 5 numbers: name the one to explain"):
         numbers.explain(pixels(1))
     found = numbers.explain(pixels(1), class_name="b")
     whole = float(numbers.values(pixels(1))[0, 1])
@@ -347,7 +347,7 @@ def test_the_most_probable_output_is_explained_of_classes_and_labels_and_a_numbe
 REFUSED = {
     "rollout of a pool with attention": (
         {"pool": "map"}, {"method": "rollout"}, r"^explain is rollout, .* attention of its own \(map\).*: give ig"),
-    "an unknown class": ({}, {"class_name": "A"}, "^class is 'A', which this network does not tell; nearest: a"),
+    "an unknown class": ({}, {"class_name": "A"}, "^class is 'A', which is no output of this network; nearest: a"),
     "an unknown method": ({}, {"method": "lime"}, "^explain is 'lime': give ig or rollout"),
     "no steps": ({}, {"steps": 0}, "^steps is 0: give a positive number"),
     "no head": ({"classes": 0}, {}, "has no head and no classes"),

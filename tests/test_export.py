@@ -143,7 +143,7 @@ REFUSED = {
     "an optimizer": (lambda own: (nnx.Optimizer(own, optax.sgd(1.0), wrt=nnx.Param), "x"), {}, "Optimizer is none"),
     "nothing there": (lambda own: ("nowhere", "x"), {}, "nowhere: no such file, folder or run"),
     "two names": (lambda own: (own, "x"), {"class_names": ["a", "b"]}, "there are 2 and the network has 3 classes"),
-    "no field": (lambda own: (own, "x"), {"fields": {"heads": 2}}, "fields: 'heads' is not stated beside a network"),
+    "no field": (lambda own: (own, "x"), {"fields": {"heads": 2}}, "fields: 'heads' is not a field of this network"),
     "half of it": (lambda own: (own, "x", "timm"), {"fields": {"mean": 0.5}}, "mean and std belong together"),
     "another function": (
         lambda own: (own, "x.npz", "augreg"), {}, "activation is 'gelu'.*--adapt activation=gelu_tanh .* vit_jax.export"

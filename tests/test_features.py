@@ -144,11 +144,11 @@ def test_a_file_is_overwritten_by_force_alone(tmp_path):
         ),
         ("--features no/a.npz", r"--features no/a\.npz: its folder does not exist"),
         ("--blocks 1", "blocks is 1, but nothing is to be written: add --features"),
-        ("--features a.npz --no-norm", "norm: is of the outputs of blocks, and none are asked for"),
+        ("--features a.npz --no-norm", "norm: is for the outputs of blocks, and none are asked for"),
         ("--features a.npz --blocks 3", "there is no block 3; give 0 to 2, or -1 .the last. to -3"),
         ("--features a.npz --blocks=-4", "there is no block -4; give 0 to 2"),
         ("--features a.npz --blocks 1,x", "blocks is 1,x: give numbers with commas between them"),
-        ("--features a.npz --csv a.csv", "csv: is of predictions, and with `features` there are none"),
+        ("--features a.npz --csv a.csv", "csv: is for predictions, and with `features` there are none"),
         ("--features a.npz --beam 2", "this network generates nothing"),
     ],
 )

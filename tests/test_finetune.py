@@ -1,4 +1,4 @@
-"""Fine-tuning: what the recipes of --tune set, that what is frozen stays as it was, and the way back to its layout."""
+"""Fine-tuning: what the modes of --tune set, that what is frozen stays as it was, and the way back to its layout."""
 
 import shlex
 from dataclasses import replace
@@ -56,19 +56,19 @@ def parsed(text):
     return command.parse(shlex.split(text))[1].run()
 
 
-# ------------------------------------------------------------------------------------- what a recipe sets
+# ------------------------------------------------------------------------------------- what a mode sets
 
 
-def test_patterns_cover_all_but_what_a_recipe_trains_and_are_few():
-    table, recipes = FULL.parameters(), FULL.recipes
-    for names in recipes.values():
+def test_patterns_cover_all_but_what_a_mode_trains_and_are_few():
+    table, modes = FULL.parameters(), FULL.tuning_modes
+    for names in modes.values():
         frozen = all_but(names, table)
         for name in table:
             assert any(fnmatchcase(name, p) for p in frozen) != any(fnmatchcase(name, p) for p in names), name
-    assert all_but(recipes["full"], table) == ()
-    assert all_but(recipes["head"], VIT.parameters()) == ("patch.*", "cls_token", "position", "blocks.*", "norm.*")
+    assert all_but(modes["full"], table) == ()
+    assert all_but(modes["head"], VIT.parameters()) == ("patch.*", "cls_token", "position", "blocks.*", "norm.*")
     attention = ("patch.*", "cls_token", "blocks.*.norm1.*", "blocks.*.norm2.*", "blocks.*.mlp.*", "norm.*")
-    assert all_but(recipes["attention"], VIT.parameters()) == attention
+    assert all_but(modes["attention"], VIT.parameters()) == attention
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_patterns_cover_all_but_what_a_recipe_trains_and_are_few():
         ("--tune head --optim.freeze norm.*", {"optim.freeze": ("norm.*",), "optim.lr": 1e-2, "optim.weight_decay": 0}),
     ],
 )
-def test_a_recipe_sets_what_is_not_given(here, plain, line, fields):
+def test_a_mode_sets_what_is_not_given(here, plain, line, fields):
     run = parsed(f"{LINE} {line}")
     assert {name: x for name, (x, _) in flat(run).items() if plain[name][0] != x} == fields
 
 
-def test_a_recipe_is_the_same_in_python(here):
+def test_a_mode_is_the_same_in_python(here):
     given = {"batch": 64, "optim.lr": 0.5, "data.source": "digits"}
     run = preset("finetune", "vit", given, tune="full").run
     assert run.optim == parsed(f"{LINE} --tune full --batch 64 --optim.lr 0.5").optim
@@ -117,9 +117,9 @@ def test_what_cannot_be_is_one_sentence_and_writes_nothing(here, inside, line, s
     assert sorted(here.rglob("*")) == before
 
 
-def test_a_network_without_recipes_says_so(tmp_path, monkeypatch):
+def test_a_network_without_modes_says_so(tmp_path, monkeypatch):
     run = replace(vit_jax.preset("numbers").run, init="x", model=TransformerConfig())
-    with pytest.raises(UserError, match=r"^tune is head, but a Transformer has no such recipe: state `optim\.freeze"):
+    with pytest.raises(UserError, match=r"^tune is head, but a Transformer has no such mode: give `optim\.freeze"):
         apply_tuning(run, "head")
 
 

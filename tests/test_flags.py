@@ -151,7 +151,7 @@ def said(line, monkeypatch, capsys) -> str:
         "JAX_PLATFORMS=cpu or CUDA_VISIBLE_DEVICES=0 before the command",
         "torch_ref digits --device cpu": "there is no field --device: PyTorch takes a GPU if it finds one; to use the "
         "CPU set CUDA_VISIBLE_DEVICES= before the command",
-        "train digits --fp16": "there is no field --fp16: float16 would need a scaled loss; use --compute-dtype bf",
+        "train digits --fp16": "there is no field --fp16: float16 would need a scaled loss; use `compute_dtype bf",
         "train digits --lr 0.1": "there is no field --lr; here it is optim.lr",
         "vit-jax report x --output a.html": "there is no field --output; here it is out",
         "predict x y --output a.csv": "there is no field --output; here it is csv",
@@ -164,7 +164,7 @@ def said(line, monkeypatch, capsys) -> str:
         "train digits --init-resize qqq": "dino, torchvision, google, flexi\n",  # and not all of them once more
         "train digits --optim.decay kernel weights": "--optim.decay weights: choose any of kernel, bias, norm, ",
         "evaluate x --split val": "--split val: here it is validation",
-        "evaluate x --weights bst": "weights is 'bst': choose best, last, or mean:K such as mean:5",
+        "evaluate x --weights bst": "which is 'bst': choose best, last, or mean:K such as mean:5",
         "train digits --epochs abc": "--epochs abc: give a whole number",
         "train digits --epochs=": "--epochs '': give a whole number",
         "train digits --epochs": "--epochs has no value: give a whole number",

@@ -12,9 +12,9 @@ from vit_jax.runs.values import from_dict, to_dict, with_fields
 
 @pytest.mark.parametrize("name, value, said", [
     ("data.lanes", 4, "one reader; to mix more of their images, give a greater data.window"),
-    ("data.disk_cache", 2.0, "copy the shards here"),
+    ("data.disk_cache", 2.0, "copy them here"),
     ("augment.mix_switch", 0.3, "with both each pair takes one of the two"),
-    ("optim.base_momentum", 0.8, "it is 0.85, as PyTorch's"),
+    ("optim.base_momentum", 0.8, "it is 0.85, as in PyTorch"),
 ])  # fmt: skip
 def test_a_field_that_is_gone_says_what_takes_its_place(name, value, said):
     with pytest.raises(UserError, match=f"{name} is no field: .*{said}"):

@@ -310,7 +310,7 @@ def test_a_host_whose_step_stands_still_is_named(two):
         ({1: ["--seed", "1"]}, "hosts differ: host 1 has seed ['1'], host 0 none; make them the same on all hosts"),
         ({0: ["--batch", "33"], 1: ["--batch", "33"]}, "batch 33 is not divisible by 2 devices: choose"),
         ({0: ["--fsdp", "3"], 1: ["--fsdp", "3"]}, "fsdp is 3, which does not divide the 2 devices here"),
-        ({0: ["--parallel", "pmap"], 1: ["--parallel", "pmap"]}, "hosts: parallel is pmap, which is of one host only"),
+        ({0: ["--parallel", "pmap"], 1: ["--parallel", "pmap"]}, "hosts: parallel is pmap, which works on one host"),
         ({0: ["--seeds", "2"], 1: ["--seeds", "2"]}, "seeds is 2 and hosts is 127.0.0.1"),
         ({0: ["--resume", "none"], 1: ["--resume", "none"]}, "none: no such folder or run"),
     ],

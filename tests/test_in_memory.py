@@ -111,9 +111,9 @@ def test_large_weights_are_cut_into_files_that_their_library_opens(vit, tmp_path
         theirs = transformers.ViTForImageClassification.from_pretrained(tmp_path / f"{size}")
         assert (theirs.classifier.weight.detach().numpy() == whole["head.weight"]).all()
     for path, size, says in (
-        (tmp_path / "x.safetensors", "5GB", "shard_size: is of the files in a folder"),
+        (tmp_path / "x.safetensors", "5GB", "shard_size: is for the files in a folder"),
         (tmp_path / "x", "5 gigs", "shard_size is '5 gigs': give a number of bytes"),
-        (tmp_path / "x", "5GB", "shard_size: is of the files in a folder|is of the files in a folder of safetensors"),
+        (tmp_path / "x", "5GB", "shard_size: is for the files in a folder of safetensors"),
     ):
         with pytest.raises(UserError, match=says):
             vit_jax.export(vit, path, shard_size=size)
@@ -138,11 +138,11 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
         (lambda: vit_jax.load({}), r"^the state dict: holds no arrays; give .*model.state_dict\(\)"),
         (lambda: vit_jax.load(torch_like), "holds no arrays"),
         (lambda: vit_jax.load(3), "^path: int is none; give the path .*, a model of vit_jax, or the state dict"),
-        (lambda: vit_jax.load(vit, fields={"depth": 3}), "'depth' is not stated beside a network"),
+        (lambda: vit_jax.load(vit, fields={"depth": 3}), "'depth' is not a field of this network"),
         (lambda: vit_jax.load(vit, fields=[("mean", 0.5)]), "^fields: is a list; give a dict"),
         (lambda: vit_jax.load(vit, which="last"), "weights in memory: is not a run"),
         (lambda: vit_jax.load(vit, fields=STATED, class_names=["a"]), "there are 1 and the network has 3 classes"),
-        (lambda: vit_jax.load(tmp_path, beside={"config.json": {}}), "beside: is of a state dict"),
+        (lambda: vit_jax.load(tmp_path, beside={"config.json": {}}), "beside: is for a state dict"),
         (lambda: vit_jax.export(vit, verify=True), "verify: compares what was written"),
         (lambda: vit_jax.export(vit, tmp_path / "x.onnx", dtype="bfloat16"), "is a program, which computes in float32"),
         (lambda: vit_jax.export(vit, tmp_path / "x.npz", dtype="int8"), r"^dtype=int8: there are float16"),
@@ -186,7 +186,7 @@ def test_a_network_of_an_own_loop_is_measured_on_arrays_by_its_statistics(vit):
         (vit, {}, r"does not state how images are preprocessed; state that with vit_jax.load\(..., fields="),
         (net, {"data": None}, r"^the network: no run here, .*as in `data.source folder:PATH"),
         (net, {"which": "last"}, "^a network in memory: is not a run"),
-        (net, {"source_language": "de"}, "are stated of weights that are loaded"),
+        (net, {"source_language": "de"}, "belong to weights that are loaded"),
         (3, {}, "^path: int is none"),
     ):
         with pytest.raises(UserError, match=says):

@@ -222,11 +222,11 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
     "place, group, said",
     [
         ("ftp://host/runs", "", "ftp:// is not known; give a folder, s3://BUCKET/PATH, gs://"),
-        ("s3://", "", "names no place of objects"),
+        ("s3://", "", "names no bucket"),
         ("https://host/runs", "", "dir is https://host/runs, and a plain server is only read"),
         ("s3://nowhere/runs", "", "there is no bucket nowhere"),
         ("https://host/runs", "seed", "a plain server is only read"),
-        ("s3://bucket/../runs", "", "below its place"),
+        ("s3://bucket/../runs", "", "below its folder"),
         ("s3://bucket", "", "s3://bucket/data: there are objects here, and no run"),
     ],
 )

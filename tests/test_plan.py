@@ -279,7 +279,7 @@ def test_what_stands_for_data_has_the_shapes_of_the_data(name, length):
         (["transformer-512x6"], r"model\.source_vocabulary is 0, and so are model\.target_vocabulary, model\.outputs"),
         (["digits", "--decode"], "decode is for tasks that write texts"),
         (["numbers", "--length", "20"], r"length is 20, and the last of data\.lengths is 16: give at most 16"),
-        (["digits", "--seeds", "3"], "--seeds: is of the command train"),
+        (["digits", "--seeds", "3"], "--seeds: belongs to the command train"),
         (["cifar10-48x4-distil"], "teacher is empty"),
         (["digits", "--batch", "60", "--target", "h100:8"], "batch 60 is not divisible by 8 devices: .* multiple of 8"),
         (["numbers", "--target", "h100:8", "--data.tokens", "999"], "batch 62 is not divisible by 8 devices"),

@@ -80,7 +80,7 @@ def test_what_policies_draw_does_not_depend_on_enable_x64():
 
 
 def test_parts_of_a_batch_are_announced_where_there_are_several(capsys):
-    for accumulate, told in ((1, ""), (2, "; each computes its share of a batch in 2 parts")):
+    for accumulate, told in ((1, ""), (2, "; each computes its share of a batch in 2 microbatches")):
         run = dataclasses.replace(preset("digits").run, accumulate=accumulate)
         announce(set_up(preflight(run), open_data(run)))
         assert re.search(rf"float32{told}\nversions", capsys.readouterr().out)

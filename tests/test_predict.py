@@ -153,7 +153,7 @@ def test_weights_to_choose_from():
     assert best.step == summary["best"]["step"]
     with pytest.raises(vit_jax.UserError, match=r"^weights is 'bset': choose best, last, or mean:K such as"):
         vit_jax.load("digits", "bset")
-    with pytest.raises(vit_jax.UserError, match="digits: is a run, which states its network; leave layout, fields out"):
+    with pytest.raises(vit_jax.UserError, match="digits: is a run, which knows its network; leave layout, fields out"):
         vit_jax.load("digits", layout="timm", fields={"heads": 4})
     last, raw = vit_jax.load("digits", "last"), vit_jax.load("digits", "last", ema=False)
     assert last.step == raw.step == 60

@@ -206,7 +206,7 @@ def test_a_size_that_the_network_cannot_take_is_said_and_left_out(tmp_path):
         (note,) = read(str(path)).facts.notes
         assert why in note and source
     with pytest.raises(
-        UserError, match=f"^{path}/model.safetensors: the preprocessing stated beside the weights is left out: .*{why}"
+        UserError, match=f"^{path}/model.safetensors: the preprocessing given beside the weights is left out: .*{why}"
     ):
         complete(str(path))
 

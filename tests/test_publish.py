@@ -145,7 +145,7 @@ def test_our_own_layout_is_read_back_from_the_hub_and_the_card_says_what_the_run
     rewrite_record(run, config=config)
     done = inside("convert", run, "hf://me/own", "--public")
     assert done.returncode == 0, done.stderr
-    assert "note      no licence is stated" in done.stdout and "public" in done.stdout
+    assert "note      no licence is given" in done.stdout and "public" in done.stdout
     found = hub.repositories["me/own"]
     assert not found.private and len(found.commits) == 1
     assert found.files.keys() == {ATTRIBUTES, "model.safetensors", "README.md", "certificate.json"}
@@ -195,8 +195,8 @@ BEFOREHAND = {
     "hf://me/public": "exists and is public; add --public",
     "hf://me/private --public": "exists and is private; leave --public out",
     "hf://me/x --license Apache": "--license Apache: give the hub's name of a licence",
-    "folder --license mit": "--license mit: is of a repository of the hub, and folder is a place here",
-    "folder --public": "--public: is of a repository of the hub, and folder is a place here",
+    "folder --license mit": "--license mit: is for a repository on the hub, and folder is a path here",
+    "folder --public": "--public: is for a repository on the hub, and folder is a path here",
     "hf://me/x --to tim": "to tim: there is no such layout",
 }
 

@@ -35,7 +35,7 @@ from convert.recognise.layouts import extras, find
 from convert.recognise.preprocessing import SETTABLE
 from convert.recognise.reading import read
 from convert.write import into_onnx_folder, into_transformers_js
-from vit_jax.commands import cli, evaluate, plan, predict, sheet, sweep, train
+from vit_jax.commands import cli, evaluate, join, plan, predict, sheet, sweep, train
 from vit_jax.config import flags
 from vit_jax.config.decoding import Decoding
 from vit_jax.config.dotted import leaves
@@ -54,6 +54,8 @@ ROOT = Path(__file__).parents[1]
 FOREIGN = {
     *("--xla_force_host_platform_device_count", "--xla_cpu_experimental_ynn_fusion_type", "--version", "--field"),
     "--ignore-scripts",  # of npm
+    "--array",  # of Slurm
+    "--parts",  # of folders that older versions wrote
 }
 FOLDERS = {into_onnx_folder.NAME, into_transformers_js.NAME}  # of programs, which --to takes beside layouts
 OTHERS = {"zero_to_fp32.py", "perfetto_trace.json", "metadata.jsonl"}  # files that other programs write
@@ -126,7 +128,7 @@ FUNCTIONS = ("build", "compare", "evaluate", "export", "load", "predict", "prese
 @functools.cache
 def run_flags() -> set[str]:
     """The flags of all commands of vit_jax."""
-    found = [flag for each in (*run_defaults(), *OF_COMMANDS, sheet.Options, sweep.Options, plan.Options)
+    found = [flag for each in (*run_defaults(), *OF_COMMANDS, join.Options, sheet.Options, plan.Options)
              for flag in flags.flags(each).values()]  # fmt: skip
     names = {name for flag in found for name in (flag.name, flag.also) if name}
     return {f"--{name}" for name in names} | {

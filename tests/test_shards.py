@@ -220,7 +220,7 @@ def test_labels_and_names_of_classes_may_be_in_files_beside_the_shards(tmp_path)
     write_shards(tmp_path / "d", z=samples("ab", 9)[::2])
     with pytest.raises(UserError, match=r"z.tar 0009: .*labels\.csv has no row of it"):
         open_dataset(a_run(f"wds:{folder}/*.tar", **files))
-    with pytest.raises(UserError, match=r"data\.class_names is of shards, and data.source digits is none"):
+    with pytest.raises(UserError, match=r"data\.class_names is for shards, and data.source digits is none"):
         open_dataset(a_run("digits", class_names="x"))
 
 

@@ -189,7 +189,7 @@ def test_what_is_not_of_a_share_is_refused(place, tmp_path):
         (["--share", "1/2", "--outputs", "x.csv"], "outputs is x.csv: give a name that ends in .npz"),
         (["--joined", "x.npz", "--probe", "knn"], "probe is knn, which learns from all of train"),
         *(
-            (["--share", "1/2", "--outputs", "x.npz", *flag], f"{flag[0][2:]} is of all examples")
+            (["--share", "1/2", "--outputs", "x.npz", *flag], f"{flag[0][2:]} needs all examples")
             for flag in (["--csv", "x.csv"], ["--bootstrap", "50"], ["--report", "x"], ["--joined", "x.npz"])
         ),
     ):

@@ -55,7 +55,7 @@ def test_a_store_does_what_a_folder_does(store):
     assert store.create("claim", b"b")
     check_conditional(store)
     assert store.list() == ["claim", "other", *names]
-    with pytest.raises(UserError, match="below its place"):
+    with pytest.raises(UserError, match="below its folder"):
         store.read("../other", 0, 1)
 
 

@@ -139,7 +139,7 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--optim.lr 1,2 --pruner mean", "--pruner mean: choose one of none, median, halving, hyperband"),
         ("--optim.lr 1,2 --data.validation 0", "data.validation is 0, and a sweep compares by validation"),
         ("--optim.lr 1,2 --name a/b", "name is 'a/b'"),
-        ("--optim.lr 1,2 --resume x", "resume: is of the command train"),
+        ("--optim.lr 1,2 --resume x", "resume: belongs to the command train"),
         (
             f"--seed {','.join(map(str, range(1001)))}",
             "the sweep has 1,001 combinations; give fewer values, or --trials",

@@ -220,14 +220,14 @@ def test_nllb_of_its_pieces_has_its_languages_behind_them(tmp_path):
 
 def test_a_class_that_is_not_known_or_not_stated_is_refused_by_name(tmp_path):
     folder = write(tmp_path, merged(FAIRSEQ))
-    with pytest.raises(UserError, match=r"has merges\.txt, of which several classes make a tokenizer, and states none"):
+    with pytest.raises(UserError, match=r"has merges\.txt, from which several classes can make a tokenizer, and names"):
         opened(folder)
     # One in Python alone, one of no files, no class, and what is no tokenizer.
     for name in ("TapasTokenizer", "PreTrainedTokenizerFast", "NoTokenizer", "pipeline"):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
         its = name.removesuffix("Fast")
         with pytest.raises(
-            UserError, match=rf"has merges\.txt and is of '{its}', of which transformers makes no token"
+            UserError, match=rf"has merges\.txt and is of '{its}', from which transformers makes no token"
         ):
             opened(folder)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')

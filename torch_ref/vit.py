@@ -284,7 +284,7 @@ def sized(config: ViTConfig, images: Tensor) -> ViTConfig:
         )
     h, w = images.shape[2:]
     if not h * w or h % ph or w % pw:
-        raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
+        raise ValueError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give a size that is")
     return dataclasses.replace(c, image=(h, w))
 
 

@@ -12,7 +12,7 @@ DONE, BUG, USER, CHECK = 0, 1, 2, 3  # exit codes of every command
 INTERRUPTED = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 _FULL = "the disk is full; free some space and repeat the command, a run goes on from its last checkpoint"
-_CLOSED = "no permission to write or read here; change that with chmod, or choose another place"
+_CLOSED = "no permission to write or read here; change that with chmod, or choose another path"
 _TAKEN = "a file is where a folder is needed; move it away, or choose another name"
 _REMEDIES = {  # {errno: what happened; what the user can do}
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
@@ -141,7 +141,7 @@ def as_user_error(error: BaseException) -> UserError | None:
     if out_of_memory(error):
         return UserError(
             "out of memory",
-            "lower `batch`, or in training keep the batch and cut it into more parts with `accumulate`, or give "
+            "lower `batch`, or in training split it into more microbatches with `accumulate`, or give "
             "`compute_dtype bfloat16`, or `scan True` and `remat full`",
         )
     return None

@@ -65,7 +65,7 @@ def fold_numbers(c: Any, text: str, value: str) -> Adaptation:
             return [arrays[0] * std, bias * std + mean]
 
         steps.append(Step(takes, makes, compute))
-    says = "the mean and std of the training part are folded into the head, W std and b std + mean"
+    says = "the mean and std of the training split are folded into the head, W std and b std + mean"
     return Adaptation(
         text, c, after, tuple(steps), says, lambda f: replace(f, outputs=replace(f.outputs, mean=(), std=()))
     )

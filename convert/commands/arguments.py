@@ -141,8 +141,8 @@ def parser(command: str, prog: str) -> argparse.ArgumentParser:
 
 def _about_source(add: Any, source: str) -> None:
     """The arguments that state what a source is."""
-    names = f"the layout of {source}, where its names do not tell: timm, vit-pytorch@1.4, ..."
-    fields = "state a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; or what outputs are: "
+    names = f"the layout of {source}, where its names do not show it: timm, vit-pytorch@1.4, ..."
+    fields = "give a field of the config: heads=12, eps=1e-6, image=224, mean=0.5,0.5,0.5; or what outputs are: "
     fields += "target=class, set, number or embedding; repeatable"
     accept = "convert even though the result computes another function; the error message gives WHAT"
     add("--from", "--layout", dest="layout", default="", metavar="LAYOUT", help=names)
@@ -150,7 +150,7 @@ def _about_source(add: Any, source: str) -> None:
         "--model",
         default="",
         metavar="NAME",
-        help="a published model, such as vit_base_patch16_224, whose config says what shapes cannot tell",
+        help="a published model, such as vit_base_patch16_224, whose config says what shapes cannot show",
     )
     add("--set", "--fields", dest="sets", action="append", default=[], metavar="KEY=VALUE", help=fields)
     add("--file", default="", metavar="NAME", help="which file of a folder that holds several")
@@ -169,17 +169,17 @@ def _about_target(add: Any) -> None:
         "change the network on the way: resize=384x384:timm, head=drop, eps=1e-6, ... (`formats` lists all); "
         "repeatable, and recorded in the file"
     )
-    preset = "the preset that trained SRC, where SRC holds an optimizer's state and does not state it"
+    preset = "the preset that trained SRC, where SRC holds an optimizer's state and not its name"
     certificate = "compare source and target as functions, and leave DST.certificate.json (to hf://...: always done)"
-    takes = f"of a program: {PIXELS} (default), uint8 of any size, prepared as by the run; {IMAGES}, prepared "
-    takes += f"and normalised, float32; {ANY_IMAGES}, such ones of other sizes (.stablehlo, rotary positions)"
-    version = f"of X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}), or newer, of a runtime"
-    smaller = "of X.onnx and X.html: float16 halves the file, int8 also computes in int8, by ranges of 256 training "
-    smaller += "images; what that changes is measured on the run's validation, and stated; of --to transformers-js "
+    takes = f"for a program: {PIXELS} (default), uint8 of any size, prepared as by the run; {IMAGES}, prepared "
+    takes += f"and normalised, float32; {ANY_IMAGES}, such images of any size (.stablehlo, rotary positions)"
+    version = f"for X.onnx: the opset of ONNX, {OPSETS[0]} to {OPSETS[-1]} (default: {OPSET}), or newer, of a runtime"
+    smaller = "for X.onnx and X.html: float16 halves the file, int8 also computes in int8, by ranges of 256 training "
+    smaller += "images; what that changes is measured on the run's validation, and printed; with --to transformers-js "
     smaller += "several may be named, such as float16,int8"
-    source = "images for --weights int8, as data.source names them (folder:PATH), where SRC is no run"
-    runtime = "of X.html: where npm has installed onnxruntime-web, which the page contains: node_modules"
-    licence = "of hf://owner/name: the licence, such as apache-2.0, that its model card states (default: none)"
+    source = "images for --weights int8, as data.source names them (folder:PATH), if SRC is not a run"
+    runtime = "for X.html: where npm has installed onnxruntime-web, which the page contains: node_modules"
+    licence = "for hf://owner/name: the licence, such as apache-2.0, for its model card (default: none)"
     add(
         "--to",
         default="",
@@ -187,7 +187,7 @@ def _about_target(add: Any) -> None:
         help="the layout of DST (default: vit-jax; of a run with --init: that of init); or transformers-js",
     )
     add("--adapt", action="append", default=[], metavar="OP=VALUE", help=adapt)
-    add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: as it is)")
+    add("--dtype", type=dtype, metavar="DTYPE", help=f"round to {', '.join(FLOATS)} (default: unchanged)")
     add("--takes", default="", metavar="WHAT", help=takes)
     add("--weights", default="", metavar="|".join(WEIGHTS), help=smaller)
     add("--calibrate", default="", metavar="SOURCE", help=source)
@@ -203,7 +203,7 @@ def _about_target(add: Any) -> None:
     add("--verify", action="store_true", help=certificate)
     add("--force", action="store_true", help="replace DST")
     add("--license", default="", metavar="NAME", help=licence)
-    add("--public", action="store_true", help="of hf://owner/name: make a public repository (default: a private one)")
+    add("--public", action="store_true", help="for hf://owner/name: make a public repository (default: a private one)")
 
 
 def _about_comparison(add: Any) -> None:

@@ -87,8 +87,8 @@ def check_words(arguments: argparse.Namespace) -> None:
     """Check the words of a command, before the source is opened."""
     if arguments.license or arguments.public:
         flag = f"--license {arguments.license}" if arguments.license else "--public"
-        where = f"{arguments.dst} is a place here"
-        raise UserError(flag, f"is of a repository of the hub, and {where}", "give hf://owner/name, or leave it out")
+        where = f"{arguments.dst} is a path here"
+        raise UserError(flag, f"is for a repository on the hub, and {where}", "give hf://owner/name, or leave it out")
     if arguments.dst == STDOUT:
         raise UserError(STDOUT, AS_STDOUT, "give the name of one, or of a folder")
     program = program_writer(arguments.dst, arguments.to) is not None

@@ -58,7 +58,7 @@ def publish(arguments: argparse.Namespace) -> int:
             for note in written.notes:
                 print_line(f"note      {note}")
             if not arguments.license:
-                print_line("note      no licence is stated; --license NAME states one in the model card")
+                print_line("note      no licence is given; --license NAME puts one into the model card")
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             page = upload(to, folder, files, f"{plan.layout.name}, converted by vit-jax")
             size, seconds = sum(path.stat().st_size for path in files), time.monotonic() - began

@@ -391,4 +391,4 @@ def _scalar(value: Any, keys: TreePath) -> bytes:
         ):
             if value < 1 << bits and -value <= 1 << bits - 1:  # the shortest form, as msgpack itself writes it
                 return struct.pack(">B" + NUMBERS[code], code, value)
-    raise ValueError(f"{keys}: a msgpack file has no place for {value!r}")
+    raise ValueError(f"{keys}: a msgpack file cannot hold {value!r}")

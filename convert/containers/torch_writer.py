@@ -123,4 +123,4 @@ def _scalar(value: Any, keys: TreePath = ()) -> bytes:
             return b"J" + struct.pack("<i", value)
         data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
         return b"\x8a" + struct.pack("<B", len(data)) + data
-    raise ValueError(f"{keys}: a .pt file has no place for a {type(value).__name__}")
+    raise ValueError(f"{keys}: a .pt file cannot hold a {type(value).__name__}")

@@ -94,7 +94,7 @@ def _of_one_size(facts: Facts, config: NetworkConfig, layout: Layout, resize: st
         return facts
     sizes = f"for images of {images[0]}x{images[1]}, and the network of {layout.name} takes {h}x{w} alone"
     option = f"`adapt {resize}`"
-    told = f"the preprocessing stated beside the weights is left out: it is {sizes}; keep it with {option}"
+    told = f"the preprocessing given beside the weights is left out: it is {sizes}; keep it with {option}"
     return replace(facts, preprocess=None, notes=(*facts.notes, told))
 
 

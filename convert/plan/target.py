@@ -193,7 +193,7 @@ def target(text: str, name: str) -> Target:
     path = Path(text)
     path = path if path.name not in ("", "..") else Path(os.path.abspath(text))
     if not text or not path.name:
-        raise UserError(text or "DST is empty", "is no place for a conversion", "give the name of a file or a folder")
+        raise UserError(text or "DST is empty", "is no path for a conversion", "give the name of a file or a folder")
     return Target(path, name if not path.suffix else path.name, not path.suffix)
 
 

@@ -86,7 +86,7 @@ def which_layout(
             what = ", ".join(f"{name} {value!r}" for name, value in _contradictions(layout, said(layout)).items())
             raise UserError(
                 path,
-                f"layout {asked} has no network with {what}, as is stated of this file",
+                f"layout {asked} has no network with {what}, which this file declares",
                 f"leave `layout` out or name {' or '.join(each.name for each in fits)}",
             )
         return layout

@@ -33,10 +33,10 @@ def fitting(facts: Facts, c: NetworkConfig, any_size: bool = False) -> Facts:
         if field:
             value = _short(images) if field == "preprocess" else f"{field} {_short(images[field])}"
             told = why if field == "image" and why else f"{value} is not {must}"
-            notes.append(f"the preprocessing stated beside the weights is left out: {told}")
+            notes.append(f"the preprocessing given beside the weights is left out: {told}")
             images = None
     if names and not (isinstance(names, list | tuple) and are_texts([*names]) and len(names) == classes):
-        left_out = "the class names stated beside the weights are left out"
+        left_out = "the class names given beside the weights are left out"
         notes.append(f"{left_out}: {_short(names)} is no list of {classes} texts, one a class")
         names = ()
     return replace(facts, preprocess=images, outputs=replace(outputs, names=tuple(names)), notes=tuple(notes))

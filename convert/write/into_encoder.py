@@ -46,7 +46,7 @@ def write_encoder(plan: Plan, path: str, force: bool = False, wanted: Wanted = P
     wanted.check(path)
     wanted.check_float32("a program of texts")
     if wanted.takes != PIXELS:
-        raise UserError(f"takes {wanted.takes}", "is of networks of images, and this one takes texts", "leave it out")
+        raise UserError(f"takes {wanted.takes}", "is for networks of images, and this one takes texts", "leave it out")
     kind, goal = kind_of(path), target(path, "")
     check = partial(goal.check, plan.reading.source, force)
     check()

@@ -166,7 +166,7 @@ def _texts(plan: Plan, described: Json, smaller: list[str]) -> tuple[str, str, l
     shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
     tells = "which of these labels a picture has" if outputs.kind == "set" else "which class a picture belongs to"
     count = plan.config.classes  # type: ignore[attr-defined]  # a classifier
-    about = f"A network that tells {tells}: {count} in all{f' ({shown})' if shown else ''}."
+    about = f"A network that says {tells}: {count} in all{f' ({shown})' if shown else ''}."
     details = [
         "It decodes a picture, resizes it exactly as in training (as Pillow does) and runs the network on it, in this "
         "browser alone: no picture leaves this device, and nothing is loaded.",

@@ -51,7 +51,7 @@ def write(
     check = partial(goal.check, plan.reading.source, force, replaceable=goal.name != CHECKPOINTS)
     check()
     if shard and not (goal.folder and goal.name.endswith(DIGESTED)):
-        what = "is of the files in a folder of safetensors"
+        what = "is for the files in a folder of safetensors"
         raise UserError("shard_size", what, "give a folder of such a layout, or leave it out")
     if not goal.folder:
         writer(str(goal.path))  # refuses a suffix that is no container's

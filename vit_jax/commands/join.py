@@ -119,7 +119,7 @@ def _check_alike(file: str, found: object, first: str, wanted: object) -> None:
     """Raise UserError where a file has other columns or arrays than the first one."""
     if found != wanted:
         what = f"has other columns than {show_path(first)}"
-        raise UserError(show_path(file), what, "give files of one kind, such as those of --csv")
+        raise UserError(show_path(file), what, "give files that one option wrote, such as --csv")
 
 
 def join_arrays(files: Sequence[str], to: str) -> int:

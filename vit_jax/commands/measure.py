@@ -68,7 +68,7 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     )
     batch: int = option(0, "examples per batch; 0: as in training", at_least=0)
     flip: bool = option(
-        False, "print a second column: the figures of the mean of the logits of each image and its mirror image"
+        False, "print a second column: the figures for the mean logits of each image and its mirror image"
     )
     probe: Probe = option(
         "none",
@@ -80,8 +80,8 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     )
     bootstrap: int = option(
         0,
-        "also print an interval of 95 % for each metric, from so many samples of the examples, drawn with replacement, "
-        "such as 1000: how far it would vary if other examples had been drawn",
+        "also print a 95 % interval for each metric, from this many samples of the examples, drawn with replacement, "
+        "such as 1000: how far it would vary with other examples",
         at_least=0,
         at_most=1_000_000,
     )
@@ -89,12 +89,12 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     probabilities: str = option(
         "",
         "also write every probability to this file, as a CSV table: the file, the truth and a column for each class or "
-        "label; of numbers their values",
+        "label; for numbers their values",
     )
     report: str = option(
         "",
-        "also write the metrics, a row for each example and the worst examples into this folder: of images "
-        "figures too, of sentences a text",
+        "also write the metrics, a row for each example and the worst examples into this folder: for images "
+        "figures too, for sentences a text",
     )
     force: bool = option(
         False, "overwrite the files of --csv, --probabilities and --outputs, and files in the folder of --report"
@@ -106,7 +106,7 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     )
     outputs: str = option(
         "",
-        "with --share: write what the network gives of these examples to this .npz file; `vit-jax join` joins those of "
+        "with --share: write the network's outputs for these examples to this .npz file; `vit-jax join` joins those of "
         "all shares",
     )
     joined: str = option(
@@ -139,11 +139,11 @@ class Request:
         if self.given is not None and (f.data.source or f.data.dir):
             raise UserError("data", f"is given, and so is {f.data.source or f.data.dir}", "leave one of them out")
         if f.flip and f.probe != "none":
-            what = f"is of the network's logits, and the probe {f.probe} has none"
+            what = f"needs the network's logits, and the probe {f.probe} has none"
             raise UserError("flip", what, "leave one of them out")
         for name in ("bootstrap", "probabilities"):
             if getattr(f, name) and f.probe != "none":
-                what = "is of the network's own answers, and a probe takes their place"
+                what = "needs the network's own answers, and a probe takes their place"
                 raise UserError(Field(name), what, "leave one of them out")
         if 0 < f.bootstrap < FEWEST:
             what = f"is {f.bootstrap}, and an interval of 95 % leaves out one sample in {FEWEST} on each side"
@@ -153,7 +153,7 @@ class Request:
         if f.data.spoken and not other:
             raise UserError(
                 "the languages of texts",
-                "are of other data than the run's own, which it has stated",
+                "belong to data other than the run's own, whose languages it knows",
                 "leave them out, or name that with `data.source`",
             )
         if self.run is None and not other:
@@ -171,7 +171,7 @@ class Request:
             raise UserError(Field(there), "is given alone", f"give {lacking}, too: a share writes what it computes")
         for name in ("csv", "probabilities", "report", "bootstrap", "joined") if f.share else ():
             if getattr(f, name):
-                what = f"is of all examples, and {f.share} is a share of them"
+                what = f"needs all examples, and {f.share} is a share of them"
                 raise UserError(Field(name), what, "leave it out, join all shares, and then give it with joined")
         if f.probe != "none" and (f.share or f.joined):
             what = f"is {f.probe}, which learns from all of train"

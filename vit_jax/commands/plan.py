@@ -32,20 +32,20 @@ class Options:
 
     target: str = option(
         "here",
-        f"devices to compile for: {KNOWN}, or any of these with more (h100:16, v5p:4x4x4); here: those that are there",
+        f"devices to compile for: {KNOWN}, or any of these with more (h100:16, v5p:4x4x4); here: this machine's",
     )
     evaluate: bool = option(False, "compile the evaluation step too")
-    decode: bool = option(False, "compile the search for texts too, of a task that writes some")
+    decode: bool = option(False, "compile the search for texts too, in a task that writes texts")
     length: int = option(0, "tokens of the sequences of a batch; 0: as many as the run allows", at_least=0)
     largest_batch: bool = option(False, "find the largest batch that fits into the memory of the devices")
     try_: bool = option(
         False, "compile the training step also with what may help: fused attention, bfloat16, remat, fsdp, accumulate"
     )
-    again: bool = option(False, "compile what was compiled before by the same versions, rather than show that")
+    again: bool = option(False, "compile what was compiled before by the same versions, instead of showing that")
     json: bool = option(False, "print all figures as JSON in place of the table")
 
 
-DESCRIPTION = """Compile the steps of a run for a GPU or TPU, and print what they ask of each device:
+DESCRIPTION = """Compile the steps of a run for a GPU or TPU, and print what they need on each device:
 
   vit-jax plan vit-b16 --target h100 --compute-dtype bfloat16 --batch 256 --model.classes 1000
 
@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, RunConfig]:
         flags.parse(Options, ["--help"], prog="vit-jax plan PRESET", description=DESCRIPTION)
     options = flags.parse(Options, ours, prog="vit-jax plan")
     if other := next((name for name in OF_TRAINING if name in given), None):
-        raise UserError(f"--{other}", "is of the command train", "leave it out")
+        raise UserError(f"--{other}", "belongs to the command train", "leave it out")
     name, asked_of_train, folder = training.parse([*named, *others])
     run = training.check_options(asked_of_train, folder)
     check_complete(replace(run, data=replace(run.data, source=run.data.source or NO_DATA)))

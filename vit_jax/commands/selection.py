@@ -19,15 +19,15 @@ class LanguageFlags:
     """In which languages texts are, of a tokenizer that knows several, and what stands before them."""
 
     source_language: str = option(
-        "", "the code of the language of sources, of a tokenizer that knows several; empty: as its files state it"
+        "", "with a tokenizer of several languages: the code of that of sources; empty: as its files say"
     )
     target_language: str = option("", "the code of the language of targets; empty: likewise")
     prefix: str = option(
-        "", "of weights that are no run's: text before every source, as in 'translate English to German: '"
+        "", "for weights without a run: text before every source, as in 'translate English to German: '"
     )
     task: str = option(
         "",
-        "of weights that are no run's: a task that their config.json lists (task_specific_params), such as "
+        "for weights without a run: a task that their config.json lists (task_specific_params), such as "
         "summarization: its prefix and its settings of the search",
     )
 
@@ -41,7 +41,7 @@ class LanguageFlags:
 class FileFlags:
     """Which column of a table has the images."""
 
-    file_column: str = option("", "of csv:FILE: the column of the image files; empty: as in training, else by its name")
+    file_column: str = option("", "with csv:FILE: the column of the files; empty: as in training, else by its name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,10 @@ class TableFlags(FileFlags):
     """What the columns of a table are, where they are others than in training."""
 
     labels: tuple[str, ...] = option(
-        (), "of csv:FILE: the columns of the labels; empty: as in training, else those called as the network's outputs"
+        (), "with csv:FILE: the columns of the labels; empty: as in training, else those named as the outputs"
     )
-    separator: str = option("", "of csv:FILE: what stands between the labels of a cell; empty: as in training")
-    split_column: str = option("", "of csv:FILE: the column of the splits; empty: as in training, else split")
+    separator: str = option("", "with csv:FILE: what stands between the labels of a cell; empty: as in training")
+    split_column: str = option("", "with csv:FILE: the column of the splits; empty: as in training, else split")
 
     @property
     def table(self) -> dict[str, Any]:

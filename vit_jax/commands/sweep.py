@@ -34,9 +34,9 @@ class Options:
     """The arguments of the command besides those of `train`."""
 
     trials: int = option(0, "how many combinations are trained, chosen by --sampler; 0: every one", at_least=0)
-    sampler: Sampler = option("tpe", "how Optuna chooses the trials: by what the others came to, or at random")
-    pruner: Pruner = option("none", "ends trials that fall behind the others, by validation after as many epochs")
-    seeds: int = option(0, "train each trial with so many seeds, seed, seed+1, ..., and compare the means", at_least=0)
+    sampler: Sampler = option("tpe", "how Optuna chooses the trials: by the results of the others, or at random")
+    pruner: Pruner = option("none", "ends trials whose validation is behind the others' after as many epochs")
+    seeds: int = option(0, "train each trial with this many seeds (seed, seed+1, ...) and compare means", at_least=0)
     dry_run: bool = option(False, "check all combinations, list them and exit, writing nothing")
 
 
@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, Sweep]:
         flags.parse(Options, ["--help"], prog="vit-jax sweep PRESET", description=DESCRIPTION)
     own = flags.parse(Options, _words(ours), prog="vit-jax sweep")
     if other := next((name for name in OF_ONE_RUN if name in given), None):
-        raise UserError(f"--{other}", "is of the command train", "leave it out; the same sweep goes on by itself")
+        raise UserError(f"--{other}", "belongs to the command train", "leave it out; the same sweep goes on by itself")
 
     preset, base, _ = training.parse(
         [*named, *_words({name: given[name][:1] for name in OF_THE_BASE if name in given})]

@@ -62,7 +62,7 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
                     f"{other} is {getattr(options, other)} and hosts is {options.hosts}", remedy="leave one of them out"
                 )
         told = {"preset": name, "run": to_dict(check_options(options, folder))}
-        _show_recipe(options)
+        _show_tuning(options)
     told = hosts.share(told)
     run = from_dict(RunConfig, told["run"])
     own = flags.value_of(given, "data.dir")
@@ -84,7 +84,7 @@ def _command_alone(arguments: list[str]) -> int:
         print(json.dumps(to_dict(check_options(options)), indent=1))
         return DONE
     run = check_options(options, folder)
-    _show_recipe(options)
+    _show_tuning(options)
     group = "seed" if options.seeds else "fold" if options.folds else ""
     if options.seeds and options.folds:
         raise UserError(Field("folds"), f"is {options.folds} and seeds is {options.seeds}", "leave one of them out")
@@ -127,7 +127,7 @@ def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
     return DONE
 
 
-def _show_recipe(options: Options) -> None:
+def _show_tuning(options: Options) -> None:
     """Print what --tune decides, if that is given."""
     if options.tune != "none":
         print(describe_tuning(options.run(), options.tune))

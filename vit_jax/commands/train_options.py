@@ -53,13 +53,13 @@ class Options(RunConfig):
     resume: str = option(
         "",
         "continue this run (a folder, or a name inside dir), with its config as the defaults of all flags; with more "
-        "--epochs it trains on as if so many had been given at first, so that the rate of a schedule that had come to "
-        "its end (cosine, one_cycle) jumps back up to where it is in so long a run",
+        "--epochs it trains on as if these had been given at first: a learning rate that had fallen to its end "
+        "(cosine, one_cycle) jumps back up to its value in so long a run",
     )
     tune: Literal["none", "full", "head", "attention"] = option(
         "none",
-        "with --init, a recipe of fine-tuning, which sets fields of optim that are not given: full (all "
-        "weights, with layer decay), head (all else is frozen) or attention (with positions and head)",
+        "with --init, a mode of fine-tuning, which sets the fields of optim that are not given: full (all weights, "
+        "with layer decay), head (all else is frozen) or attention (with positions and head)",
     )
     config: str = option(
         "",
@@ -74,7 +74,7 @@ class Options(RunConfig):
     hosts: str = option(
         "",
         "train with several processes that all give this command: auto (those that Slurm, MPI, a TPU pod or "
-        "Kubernetes has started, or that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID state), or "
+        "Kubernetes has started, or that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID name), or "
         "ADDRESS:PORT,COUNT,INDEX (where process 0 listens, how many there are, and which this is, from 0); process 0 "
         "alone reads and writes the run's folder; empty: this process alone",
     )
@@ -286,7 +286,7 @@ def _description(named: str, name: str) -> str:
                 f"Its data, {found.run.data.source}, is fetched once ({size}) and prepared in --data.dir, by default "
                 "$TFDS_DATA_DIR or ~/tensorflow_datasets; with --data.no-download it must be there."
             )
-        texts += _recipes(named)
+        texts += _variants(named)
         text = "\n".join(fill(t, width, 2, 2) for t in texts)
         return "\n".join([*usage, f"{named}:", text, "", f"The defaults below are those of {named}."])
     listing = {}
@@ -304,12 +304,14 @@ def _description(named: str, name: str) -> str:
     return "\n".join([*usage, "Presets:", *lines, *after])
 
 
-def _recipes(name: str) -> list[str]:
-    """Paragraphs of help: what the notebook of a preset's network prints, and its other recipes; empty without one."""
+def _variants(name: str) -> list[str]:
+    """Paragraphs of help: what the notebook of a preset's network prints, and its other variants; empty without one."""
     base, own = VARIANTS.get(name, (name, ""))
     if not (notebook := NOTEBOOKS.get(base)):
         return []
-    others = [f"{base}-{kind}: {PURPOSES[kind]}. {each.help}" for kind, each in notebook.recipes.items() if kind != own]
+    others = [
+        f"{base}-{kind}: {PURPOSES[kind]}. {each.help}" for kind, each in notebook.variants.items() if kind != own
+    ]
     others += [f"{base}: {preset(base).title}."] if own else []
     printed = f"Its notebook prints {notebook.accuracy:.4g} on {notebook.split} after {notebook.epochs} epochs."
     return [f"{printed} Presets with the same network and other settings:", *others]

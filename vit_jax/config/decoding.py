@@ -30,8 +30,8 @@ class SearchFlags:
     )
     early_stopping: Literal["false", "true", "never"] = option(
         "false",
-        "when a beam search ends that has as many answers as hypotheses: at once (true), or when no hypothesis is "
-        "better than the worst of them, by the penalty of its present length (false) or of the greatest (never)",
+        "when a beam search ends once it has as many answers as hypotheses: at once (true), or when no hypothesis is "
+        "better than the worst answer, by the penalty of its present length (false) or of the greatest (never)",
     )
     min_length: int = option(0, "fewest tokens of an answer", at_least=0, at_most=100_000)
     max_length: int = option(
@@ -47,7 +47,7 @@ class AnswerFlags(SearchFlags):
     """Those settings, and which and how many answers there are."""
 
     nbest: int = option(
-        1, "answers to each input, the best of the beam, with their scores; or so many draws", at_least=1, at_most=1000
+        1, "answers to each input, with their scores: the best of the beam, or draws", at_least=1, at_most=1000
     )
     sample: bool = option(False, "draw each token at random")
     temperature: float = option(1.0, "with sample: what the logits are divided by", above=0)
@@ -57,7 +57,7 @@ class AnswerFlags(SearchFlags):
     )
     seed: int = option(
         0,
-        "with sample: seed of the draws, which are the same for the same input at the same place",
+        "with sample: seed of the draws, which are the same for the same input at the same position in the list",
         at_least=0,
         below=2**31,
     )

@@ -143,8 +143,8 @@ class OptimConfig:
     )
     freeze_epochs: float = identity(
         0.0,
-        "epochs, or a part of one, for which freeze holds; then these parameters train as well, with new moments; 0: "
-        "the whole run",
+        "epochs (also a fraction of one) during which freeze holds; then these parameters train as well, with new "
+        "moments; 0: the whole run",
         at_least=0,
     )
     clip: float = identity(
@@ -201,10 +201,10 @@ class LossConfig:
 
     name: Literal["", "cross_entropy", "binary", "squared"] = identity(
         "",
-        "cross_entropy: of classes and words; binary: of each class or label by itself, a mean over them "
-        "(BCEWithLogitsLoss, as in DeiT III); squared: of numbers, normalised by mean and std of the training part "
-        "(MSELoss); empty: the one that data.target needs, cross_entropy of classes. Evaluations of classes report the "
-        "cross entropy in either case",
+        "cross_entropy: for classes and words; binary: for each class or label by itself, a mean over them "
+        "(BCEWithLogitsLoss, as in DeiT III); squared: for numbers, normalised by mean and std of the training split "
+        "(MSELoss); empty: the one for data.target, for classes cross_entropy. Evaluations of classes report the cross "
+        "entropy in any case",
         from_data=True,
     )
     label_smoothing: float = identity(
@@ -218,19 +218,19 @@ class LossConfig:
 
     class_weights: str = identity(
         "none",
-        "of images: weights by the numbers of training images n_k of n: none; balanced: of K classes n/(K n_k); "
+        "for images: weights of the K classes, each with n_k of n training images: none; balanced: n/(K n_k); "
         "effective: (1-b)/(1-b^n_k) with b 0.999, over its mean (Cui et al. 2019); or a file with a line NAME,WEIGHT "
-        "for each. As in PyTorch the loss is divided by the sum of the weights. Of labels of a set it is pos_weight, "
-        "of those that are there: balanced: (n-n_k)/n_k, at most 100",
+        "for each. As in PyTorch the loss is divided by the sum of the weights. For a set of labels it is pos_weight, "
+        "the weight of labels that are present: balanced: (n-n_k)/n_k, at most 100",
     )
     prior: bool = identity(
         False,
-        "of images with classes: training adds the logarithm of each class's share of the training images to its "
+        "for images with classes: training adds the logarithm of each class's share of the training images to its "
         "logit, so that rare classes are not neglected (logit adjustment: Menon et al. 2020, arXiv 2007.07314)",
     )
     focal: float = identity(
         0.0,
-        "g: each term of a cross entropy times (1-p)^g, p the probability of what is true (Lin et al. 2017); 0: off",
+        "g: each term of a cross entropy times (1-p)^g, p the probability of the true class (Lin et al. 2017); 0: off",
         at_least=0,
         at_most=20,
     )
@@ -257,8 +257,8 @@ class RunConfig(OfNetwork[Network]):
     epochs: int = identity(10, "passes over the training set", at_least=1)
     stages: tuple[str, ...] = identity(
         (),
-        "train with other dropout rates of the network at first: SHARE:FIELD=RATE,FIELD=RATE of each stage, a share of "
-        "all steps; the rest is trained as the fields say; to leave out most patches at first, and none in the end, "
+        "train at first with other dropout rates of the network: SHARE:FIELD=RATE,FIELD=RATE for each stage, a share "
+        "of all steps; the rest is trained as the fields say; to leave out most patches at first, and none in the end, "
         "is much cheaper: '0.6:model.patch-dropout=0.75' '0.25:model.patch-dropout=0.5'; empty: one stage",
     )
     batch: int = identity(
@@ -269,10 +269,10 @@ class RunConfig(OfNetwork[Network]):
     )
     accumulate: int = execution(
         0,
-        "number of parts into which each device's share of a batch is split, to save memory; 1: no split; 0: chosen "
-        "for speed: 1 on a GPU or TPU, and on a CPU each core becomes a device with parts that fit its cache, if batch "
-        "and network allow it, else one device with parts that fit half of the memory (with any other value a CPU is "
-        "one device)",
+        "number of microbatches into which each device's share of a batch is split, to save memory; 1: no split; 0: "
+        "chosen for speed: 1 on a GPU or TPU; on a CPU each core becomes a device with microbatches that fit its "
+        "cache, if batch and network allow it, else one device with microbatches that fit half of the memory (with "
+        "any other value a CPU is one device)",
         at_least=0,
     )
     ema: float = identity(
@@ -336,8 +336,8 @@ class RunConfig(OfNetwork[Network]):
     )
     fsdp: int = execution(
         1,
-        "devices among which each parameter, its moments and its average are split (FSDP), so that a device holds one "
-        "part of them; it divides the number of devices; 1: each holds all",
+        "devices among which each parameter, its moments and its average are split (FSDP), so that each holds a "
+        "share of them; it divides the number of devices; 1: each holds all",
         at_least=1,
     )
     scan: bool = execution(

@@ -64,7 +64,7 @@ def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Divis
         raise UserError(
             Field("batch"),
             f"{run.batch} and {both} take at least {_gigabytes(needed)} GB, {there}",
-            f"{lower}, or cut the batch into more parts with accumulate",
+            f"{lower}, or split the batch into more microbatches with accumulate",
         )
     return run
 

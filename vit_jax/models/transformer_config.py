@@ -126,7 +126,7 @@ class TransformerConfig(NetworkConfig):
     )
     attention_init: Literal["same", "torch"] = identity(
         "same",
-        "initial query, key and value kernels: as init states, "
+        "initial query, key and value kernels: as model.init, "
         "or as MultiheadAttention of PyTorch (Xavier uniform over the three as one; biases of attention 0)",
         training_only=True,
     )

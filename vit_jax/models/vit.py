@@ -366,7 +366,7 @@ def sized(c: ViTConfig, images: Array | np.ndarray) -> ViTConfig:
         )
     h, w = images.shape[1:3]
     if not h * w or h % ph or w % pw:
-        raise ArgumentError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give those that are")
+        raise ArgumentError(f"images of {h}x{w} pixels are not divisible by the patch {ph}x{pw}: give a size that is")
     return dataclasses.replace(c, image=(h, w))
 
 

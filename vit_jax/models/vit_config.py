@@ -17,12 +17,12 @@ from .vit_options import MAPS, ViTOptions
 
 @dataclass(frozen=True)
 class ViTConfig(ViTOptions, NetworkConfig):
-    """The config of a Vision Transformer: its options, checked, with the parameters and costs that follow."""
+    """Options of the ViT."""
 
     computes: ClassVar[str] = "vit_jax.models.vit:ViT"
     twin: ClassVar[str] = "torch_ref.vit:ViT"
 
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    tuning_modes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "full": ("*",), "head": ("head.*", "distill_head.*"),
         "attention": ("blocks.*.attention.*", "position", "head.*", "distill_head.*"),
     }  # fmt: skip

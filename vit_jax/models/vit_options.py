@@ -71,8 +71,8 @@ class ViTOptions:
     )
     rotary_places: Literal["centres", "indices"] = identity(
         "centres",
-        "places of patches on an axis: of their centres, from -2 pi at one edge of the image to 2 pi at the other; or "
-        "indices 0, 1, 2, ...",
+        "positions of patches on an axis: of their centres, from -2 pi at one edge of the image to 2 pi at the other; "
+        "or indices 0, 1, 2, ...",
         not_in_weights=True,
     )
     rotary_first: Literal["rows", "columns"] = identity(
@@ -161,7 +161,7 @@ class ViTOptions:
     )
     attention_init: Literal["same", "torch"] = identity(
         "same",
-        "initial query, key and value kernels: as init states, "
+        "initial query, key and value kernels: as model.init, "
         "or as MultiheadAttention of PyTorch (Xavier uniform over the three as one; biases of attention 0)",
         training_only=True,
     )

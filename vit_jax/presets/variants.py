@@ -1,6 +1,6 @@
-"""Recipes: other settings for the training of a preset whose network is one of a notebook's.
+"""Variants: other settings for the training of a preset whose network is one of a notebook's.
 
-`PRESET-RECIPE` is the name of a preset as any other, such as cifar10-48x4-fast, with the network of PRESET.
+`PRESET-VARIANT` is the name of a preset as any other, such as cifar10-48x4-fast, with the network of PRESET.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ..config.dotted import replace_fields
 from ..config.run import OptimConfig
 from .entry import FEW_EPOCHS, Preset
 
-# What each recipe is for, in the order of the help.
+# What each variant is for, in the order of the help.
 PURPOSES = {
     "notebook": "the settings of its notebook",
     "fast": "to pass its notebook's figure in few core-seconds",
-    "best": "to come to the highest accuracy, in the epochs that it states",
+    "best": "to reach the highest accuracy, in the epochs that its help names",
 }
 
 
@@ -31,12 +31,12 @@ class Variant:
 
 @dataclass(frozen=True)
 class Notebook:
-    """What the notebook of a preset's network prints, and recipes for that network."""
+    """What the notebook of a preset's network prints, and variants of that network's training."""
 
     accuracy: float
     epochs: int
     split: str  # on which the notebook measured
-    recipes: Mapping[str, Variant] = field(default_factory=dict)
+    variants: Mapping[str, Variant] = field(default_factory=dict)
 
 
 _AS_THEY_ARE = {"augment.crop_padding": 0, "augment.flip": False}
@@ -226,15 +226,15 @@ NOTEBOOKS = {
         },
     ),
 }
-VARIANTS = {f"{base}-{kind}": (base, kind) for base, each in NOTEBOOKS.items() for kind in each.recipes}
+VARIANTS = {f"{base}-{kind}": (base, kind) for base, each in NOTEBOOKS.items() for kind in each.variants}
 
 
 def with_variant(found: Preset, base: str, kind: str) -> Preset:
-    """A preset by one of its recipes."""
+    """One of a preset's variants."""
     notebook = NOTEBOOKS[base]
-    recipe = notebook.recipes[kind]
+    variant = notebook.variants[kind]
     return Preset(
-        replace_fields(found.run, recipe.fields),
+        replace_fields(found.run, variant.fields),
         f"{base}: {PURPOSES[kind]}",
-        f"As {base}, with other settings: {PURPOSES[kind]}. {recipe.help}",
+        f"As {base}, with other settings: {PURPOSES[kind]}. {variant.help}",
     )

@@ -118,7 +118,7 @@ class Predictor:
     def check_columns(self, file: str) -> None:
         """Raise UserError where there are no values that could be written to a file."""
         if not self.columns:
-            what = f"is {file}, but this network tells no classes, labels or numbers"
+            what = f"is {file}, but this network predicts no classes, labels or numbers"
             raise UserError(Field("probabilities"), what, "leave it out")
 
     @property

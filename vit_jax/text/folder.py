@@ -100,8 +100,8 @@ def _of_older(folder: Path, files: Files, model: Mapping[str, Any], where: str) 
     if not name:
         raise UserError(
             where,
-            f"has {there}, of which several classes make a tokenizer, and states none",
-            'state it in its tokenizer_config.json, as {"tokenizer_class": "BartTokenizer"}',
+            f"has {there}, from which several classes can make a tokenizer, and names none",
+            'name it in its tokenizer_config.json, as {"tokenizer_class": "BartTokenizer"}',
         )
     own = {OF_M2M: (ONE_SPM, VOCABULARIES[0]), OF_MARIAN: (*SPM, VOCABULARIES[0])}.get(name, ())
     if lacking := [each for each in own if not os.path.lexists(folder / each)]:

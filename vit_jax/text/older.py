@@ -44,7 +44,7 @@ def make_pieces(
     """
     there = next(each for each in OLDER if each in files)
     kind, needed = _class_of(name)
-    unknown = f"has {there} and is of {name[:60]!r}, of which transformers makes no tokenizer.json"
+    unknown = f"has {there} and is of {name[:60]!r}, from which transformers makes no tokenizer.json"
     if not needed:
         raise UserError(where, unknown, REMEDY)
     if lacking := [file for file in needed if file not in files]:

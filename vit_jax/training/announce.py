@@ -79,7 +79,7 @@ def announce(setup: Setup) -> None:
     print(f"memory   {weights / 1e6:,.1f} MB for {of}, before activations")
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
     cut = environment["accumulate"]
-    parts = f"; each computes its share of a batch in {cut} parts" if cut > 1 else ""
+    parts = f"; each computes its share of a batch in {cut} microbatches" if cut > 1 else ""
     rounded = f" in {environment['bfloat16']}" if "bfloat16" in environment else ""
     print(f"device   {devices}; {environment['parallel']}, {run.compute_dtype}{rounded}{parts}")
     if remark := setup.engine.attention[1]:

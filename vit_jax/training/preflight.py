@@ -63,7 +63,7 @@ def checked_arguments(
 def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
     """Plan how a run that `check_run` has passed is divided, and open its teacher."""
     if hosts.several and run.parallel == "pmap":
-        raise UserError("hosts", "parallel is pmap, which is of one host only", "set it to jit")
+        raise UserError("hosts", "parallel is pmap, which works on one host only", "set it to jit")
     check_complete(run)
     division = plan_division(run, hosts.count)
     teacher = open_teacher(run, before_reading=lambda teacher: check_memory(run, teacher, division))

@@ -168,7 +168,7 @@ def _check_target(path: str | None, verify: bool, shard: int) -> None:
     if verify and path is None:
         raise UserError("verify", "compares what was written, and without a path nothing is", "give a path")
     if shard and (path is None or os.path.splitext(path)[1]):
-        what = "is of the files in a folder of safetensors"
+        what = "is for the files in a folder of safetensors"
         raise UserError("shard_size", what, "give the path of a folder, or leave it out")
 
 

@@ -113,10 +113,10 @@ def load(
         return _in_memory(path, spoken, stated=stated, beside=beside, sets=fields or {}, **options)
     path = os.fspath(path)
     if beside:
-        raise UserError("beside", "is of a state dict, and files have theirs beside them", "leave it out")
+        raise UserError("beside", "is for a state dict, and files have theirs beside them", "leave it out")
     if not is_foreign(path):
         if given:
-            raise UserError(path, "is a run, which states its network", f"leave {', '.join(given)} out")
+            raise UserError(path, "is a run, which knows its network", f"leave {', '.join(given)} out")
         return _of_run(path, which, ema, spoken)
     check_unchosen(path, which, ema)
     with convert_first(path, LOADS):
@@ -181,7 +181,7 @@ def complete(
         if spoken or spoken != UNSTATED:
             raise UserError(
                 "the languages and the prefix of texts",
-                "are stated of weights that are loaded",
+                "belong to weights that are loaded",
                 "give vit_jax.load them",
             )
         return network.whole()

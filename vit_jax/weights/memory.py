@@ -84,7 +84,7 @@ def network_reading(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapp
     known = {*SETTABLE, outputs.TARGET, *extras(layout.network)}
     if unknown := [name for name in sets if name not in known]:
         raise UserError(
-            "fields", f"{unknown[0]!r} is not stated beside a network", f"there are {', '.join(sorted(known))}"
+            "fields", f"{unknown[0]!r} is not a field of this network", f"there are {', '.join(sorted(known))}"
         )
     tensors = {
         name: Tensor(name, np.dtype(x.dtype), tuple(x.shape), functools.partial(np.array, x, order="C"))

@@ -62,8 +62,8 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     )
     explain: Literal["", "ig", "rollout"] = option(
         "",
-        f"also explain what is said of the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
-        "(integrated gradients) or rollout (attention alone, blind to the class); of classes with a score, insertion "
+        f"also explain the answers for the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
+        "(integrated gradients) or rollout (attention alone, blind to the class); for classes with a score, insertion "
         "minus deletion",
     )
     class_: str = option(
@@ -123,17 +123,17 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
         raise UserError(f"--attention {o.attention}", "the figure is a PNG", "give a name that ends in .png")
     for name, given in (("class", o.class_), ("explain_to", "explain_to" in stated)):
         if given and not o.explain:
-            raise UserError(Field(name), "is of an explanation, and none is asked for", "add --explain ig")
+            raise UserError(Field(name), "is for an explanation, and none is asked for", "add --explain ig")
     if o.blocks and not o.features:
         raise UserError(Field("blocks"), f"is {o.blocks[:40]}, but nothing is to be written", "add --features FILE.npz")
     if "norm" in stated and not o.blocks:
         raise UserError(
-            "norm", "is of the outputs of blocks, and none are asked for", "add --blocks I,J, or leave it out"
+            "norm", "is for the outputs of blocks, and none are asked for", "add --blocks I,J, or leave it out"
         )
     if o.features and not o.features.lower().endswith(".npz"):
         raise UserError(f"--features {o.features}", "features are written as .npz", "give a name that ends in .npz")
     if o.features and (unused := [name for name in ("csv", "probabilities", "json", "top") if name in stated]):
-        raise UserError(unused[0], "is of predictions, and with --features there are none", "leave one of them out")
+        raise UserError(unused[0], "is for predictions, and with --features there are none", "leave one of them out")
     beside = o.features and os.path.dirname(os.path.realpath(o.features)) == os.path.realpath(o.run)
     if beside and runs.is_foreign(o.run):
         raise UserError(

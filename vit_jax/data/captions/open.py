@@ -79,7 +79,7 @@ def open_captions(
     if data.source == SHAPES and given is None:
         if data.range:
             raise UserError(
-                Field("data.range"), "is of images with more than 8 bits, and these are drawn", "leave it out"
+                Field("data.range"), "is for images with more than 8 bits, and these are drawn", "leave it out"
             )
         opened = _scenes(data, preprocess, grid)
     else:

@@ -60,21 +60,21 @@ class FittedImages(DataConfig):
     )
     trim: Size = identity(
         0,
-        "rows and columns, or one number for both, that are cut off at the bottom and on the right afterwards: those "
-        "that the patches of a network from elsewhere do not cover (384 = 27 x 14 + 6)",
+        "rows and columns, or one number for both, to cut off at the bottom and on the right after resizing: those "
+        "that the patches of an imported network do not cover (384 = 27 x 14 + 6)",
         at_least=0,
     )
     skip_unreadable: bool = identity(False, "leave out unreadable images, and report how many, instead of stopping")
     order: Literal["", "global", "blocks"] = identity(
         "",
-        "of shards: global: a shuffle of all images, each read by itself; blocks: shuffled blocks of neighbours, read "
-        "together and nearly in sequence; empty: blocks of parquet with more than four row groups and of more than 20 "
-        "million images, else global",
+        "with shards: global: a shuffle of all images, each read by itself; blocks: shuffled blocks of neighbours, "
+        "read together and nearly in sequence; empty: blocks for parquet with more than four row groups and for more "
+        "than 20 million images, else global",
     )
     window: int = identity(
-        0, "of blocks: how many are shuffled together; 0: as many as hold 4,096 images, at least 4", at_least=0
+        0, "with order blocks: how many are shuffled together; 0: as many as hold 4,096 images, at least 4", at_least=0
     )
-    block: int = identity(16, "of blocks: neighbours in one; of parquet they are its row groups", at_least=1)
+    block: int = identity(16, "with order blocks: neighbours in a block; in parquet blocks are row groups", at_least=1)
     memory: float = execution(
         4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0
     )
@@ -85,7 +85,7 @@ class FittedImages(DataConfig):
         "size and time of change are as in the index of an earlier start",
     )
     read_ahead: float = execution(
-        1.0, "of blocks: gigabytes of encoded images that are read before they are needed", at_least=0
+        1.0, "with order blocks: gigabytes of encoded images that are read before they are needed", at_least=0
     )
 
     def paths(self) -> list[Path]:
@@ -113,37 +113,37 @@ class ImageData(FittedImages):
     )
     target: Target = identity(
         "",
-        "what is learned of an image: one class, a set of labels, or numbers (the single_label_classification, "
-        "multi_label_classification and regression of Hugging Face); empty: what the labels of the source are",
+        "what the network learns to say of an image: one class, a set of labels, or numbers (Hugging Face's "
+        "single_label_classification, multi_label_classification and regression); empty: as the labels of the source",
         from_data=True,
     )
     labels: tuple[str, ...] = identity(
-        (), "of a table: the columns of the labels; empty: the only one left, or the one called label"
+        (), "with a table: the columns of the labels; empty: the only one left, or the one called label"
     )
-    separator: str = identity("", "of a table: what stands between the labels of a cell, such as ' '; empty: one label")
+    separator: str = identity("", "with a table: the separator of the labels in a cell, such as ' '; empty: one label")
     file_column: str = identity(
-        "", "of a table: the column of the files; empty: file, file_name, filename, path, image, image_id or id"
+        "", "with a table: the column of the files; empty: file, file_name, filename, path, image, image_id or id"
     )
     split_column: str = identity(
-        "", "of a table: the column that has train, val or test of each row; empty: split, if there is one"
+        "", "with a table: the column that has train, val or test of each row; empty: split, if there is one"
     )
-    group: str = identity("", "of a table: a column, such as patient: rows with the same value are never in two splits")
+    group: str = identity("", "with a table: a column, such as patient, whose equal values stay in one split")
     class_names: str = identity(
         "",
-        "of shards: a file with the names of the classes, one a line, in the order of their numbers; empty: the names "
-        "in the shards, sorted",
+        "with shards: a file with the names of the classes, one a line, in the order of their numbers; empty: the "
+        "names in the shards, sorted",
         place=True,
     )
     label_table: str = identity(
-        "", "of shards: a table (CSV or JSON Lines) with the labels of each sample beside its key", place=True
+        "", "with shards: a table (CSV or JSON Lines) with the labels of each sample beside its key", place=True
     )
     folds: int = identity(
         0,
-        "cut train into so many parts, alike in all labels, of which one is held out, as test, or as validation where "
-        "the data has a test split; the same for every seed; 0: no folds",
+        "cut train into so many folds, each with its share of every label, and hold one out, as test, or as validation "
+        "if the data has a test split; the same for every seed; 0: no folds",
         at_least=0,
     )
-    fold: int = identity(0, "with folds: the part that is held out, from 0", at_least=0)
+    fold: int = identity(0, "with folds: the fold that is held out, from 0", at_least=0)
     sampling: Sampling = identity(
         "natural",
         "how often training takes each class: natural: as often as it is there; balanced: all equally often; sqrt: in "

@@ -54,7 +54,7 @@ class Length:
         if hasattr(stream, "__len__"):
             return len(stream)
         if not self.max_steps:
-            what = "is an iterator that does not tell how many batches it has"
+            what = "is an iterator without a length"
             raise UserError("data", what, "say how many steps are to be done with `max_steps N`")
         return max(1, self.max_steps // self.epochs)
 
@@ -82,7 +82,7 @@ class Stream:
 
     def subset(self, indices: np.ndarray) -> NoReturn:
         """There are no examples to choose from."""
-        raise UserError("data", "is an iterator, of which no part can be taken", "leave overfit_batches out")
+        raise UserError("data", "is an iterator, from which no subset can be taken", "leave overfit_batches out")
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The next batch: {"image": uint8 [B, h, w, C], "label": as labels.py says, "row": int32 [B]}."""
@@ -124,7 +124,7 @@ class Stream:
                 next((name for name in (what[:-1], *NAMES[what]) if name in batch), "") for what in ("images", "labels")
             ]
             if not all(found):
-                raise UserError("data", f"a batch has {', '.join(map(str, batch))}", "call its parts image and label")
+                raise UserError("data", f"a batch has {', '.join(map(str, batch))}", "name its entries image and label")
             return batch[found[0]], np.asarray(batch[found[1]])
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise UserError(
@@ -167,7 +167,7 @@ def open_stream(
     source = open_given(replace(given, data=rest, class_names=stated), data.range, data.target) if rest else None
     names = stated or (source.outputs.names if source else ()) or tuple(numbered_classes(classes))
     if not names:
-        what = "does not tell how many classes there are"
+        what = "does not say how many classes there are"
         raise UserError("data", what, "name them in class_names, or count them by `model.classes K`")
     if classes not in (0, len(names)):
         raise UserError(Field("model.classes"), f"is {classes}, and {len(names)} classes are named", "give as many")

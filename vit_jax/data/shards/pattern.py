@@ -51,7 +51,7 @@ def find_shards(field: str, pattern: str, place: str) -> Shards:
         name = path[len(root) :].lstrip("/")
         found |= {*_matching(store, name)} if _GLOB.search(name) else {name}
     if not found:
-        raise UserError(field, f"nothing in {store.url} is called so", "check the pattern and the place (`data.dir`)")
+        raise UserError(field, f"nothing in {store.url} is called so", "check the pattern and `data.dir`")
     return Shards(store, tuple(sorted(found)))
 
 
@@ -116,7 +116,7 @@ def _root(field: str, paths: Sequence[str]) -> str:
     """The place that holds all paths: a folder, or a URL."""
     buckets = {"/".join(path.split("/")[:3]) if is_remote(path) else "" for path in paths}
     if len(buckets) > 1:
-        raise UserError(field, f"names shards of several places, such as {max(buckets)}", "give those of one")
+        raise UserError(field, f"names shards in several stores, such as {max(buckets)}", "give those of one")
     bucket = buckets.pop()
     folders = {posixpath.dirname(_GLOB.split(path[len(bucket) :])[0]) for path in paths}
     return bucket + os.path.commonpath(folders)

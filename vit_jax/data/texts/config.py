@@ -32,8 +32,8 @@ class SentenceData(DataConfig):
 
     source: str = identity(
         "numbers",
-        "numbers (generated); pairs:FROM-TO:FOLDER (files train.FROM and train.TO, one sentence per line); or, "
-        "of which validation and test are held out, pairs:FILE,FILE or tsv:FILE (source, tab, target); "
+        "numbers (generated); pairs:FROM-TO:FOLDER (files train.FROM and train.TO, one sentence per line); or "
+        "pairs:FILE,FILE or tsv:FILE (source, tab, target), from which validation and test are held out; "
         "wds:FROM-TO:PATTERN, parquet: likewise (shards with the texts FROM and TO); texts:PATH (a file, or a "
         "folder of .txt files, one text per line) to pretrain on, with corrupt",
         place=True,
@@ -53,9 +53,9 @@ class SentenceData(DataConfig):
         place=True,
     )
     source_language: str = identity(
-        "", "of the tokenizer of a folder that knows several: the code of that of sources; empty: as its files state it"
+        "", "with a tokenizer of several languages: the code of that of sources; empty: as its files say"
     )
-    target_language: str = identity("", "of such a tokenizer: the code of the language of targets; empty: likewise")
+    target_language: str = identity("", "with such a tokenizer: the code of the language of targets; empty: likewise")
     prefix: str = identity(
         "", "text before every source, as in 'translate English to German: '; predict and evaluate put it there, too"
     )
@@ -74,8 +74,8 @@ class SentenceData(DataConfig):
     )
     corrupt: Literal["none", "spans"] = identity(
         "none",
-        "of texts:PATH: what is taken out of a text and has to be said: spans, which sentinels of the tokenizer stand "
-        "for (15 % of the tokens: span corruption, as T5). Longer texts are cut into several",
+        "with texts:PATH: what is removed from a text and has to be restored: spans, each replaced by a sentinel of "
+        "the tokenizer (15 % of the tokens: span corruption, as in T5). Longer texts are cut into several",
     )
     corrupt_length: float = identity(3.0, "with corrupt spans: mean tokens of a span; ByT5: 20", at_least=1)
     shuffle_sources: bool = identity(

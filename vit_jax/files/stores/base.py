@@ -76,7 +76,7 @@ def check_conditional(store: Store) -> None:
 def check_name(name: str) -> str:
     """A name, unchanged. Raises UserError where it leads out of its place."""
     if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or "\0" in name:
-        raise UserError(name, "is no name of an object below its place", "give it without .. and a slash at its front")
+        raise UserError(name, "is no name of an object below its folder", "give it without .. and a slash at its front")
     return name
 
 

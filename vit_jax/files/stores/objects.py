@@ -42,7 +42,7 @@ class ObjectStore:
         parts = urlsplit(url)
         self.url, self._scheme, self._bucket = url.rstrip("/"), parts.scheme, parts.netloc
         if not parts.netloc or parts.query or parts.fragment:
-            raise UserError(url, "names no place of objects", f"give {KINDS}")
+            raise UserError(url, "names no bucket", f"give {KINDS}")
         self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
         self._driver, self._permissions = _DRIVERS[self._scheme], _PERMISSIONS.get(self._scheme, {})
         self._opened: Any = None

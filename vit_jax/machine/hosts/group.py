@@ -152,7 +152,7 @@ def join_hosts(text: str, stall_minutes: float = 0.0) -> Iterator[Hosts]:
         yield hosts
         return
     if watch.ending:
-        raise UserError("hosts", "the others were told that this process has failed", "start all processes anew")
+        raise UserError("hosts", "the others were informed that this process has failed", "start all processes anew")
     watch.working = True
     try:
         yield hosts

@@ -28,7 +28,7 @@ def number_of(kind: Kind, name: str) -> int:
     """The number of the output of a name. Raises UserError where there is none."""
     names = list(kind.outputs.names)
     if name not in names:
-        what = f"is {name[:40]!r}, which this network does not tell{nearest(name, names)}"
+        what = f"is {name[:40]!r}, which is no output of this network{nearest(name, names)}"
         raise UserError(Field("class"), what, "give a name as predict prints it")
     return names.index(name)
 

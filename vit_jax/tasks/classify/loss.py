@@ -48,7 +48,7 @@ def _check_kind(loss: LossConfig, data: ImageData, kind: str) -> None:
             what = f"is {value}, but data.target is {kind}"
             raise UserError(Field(f"loss.{name}"), what, f"leave it out: only {' and '.join(kinds)} can have it")
     if kind == "set" and loss.class_weights == "effective":
-        what = "is effective, which is of classes, and data.target is set"
+        what = "is effective, which is for classes, and data.target is set"
         raise UserError(Field("loss.class_weights"), what, "give balanced or a file")
     if kind == "set" and loss.label_smoothing and loss.smoothing != "torch":
         what = f"is {loss.smoothing}, which spreads over other classes, and data.target is set"
@@ -74,7 +74,7 @@ def _excluded(
     if data.sampling != "natural" and loss.class_weights != "none":
         yield sampling, weights, twice
     if loss.prior and loss.name == "binary":
-        yield prior, ("loss.name", loss.name), "a prior is of the softmax, so set loss.name to cross_entropy"
+        yield prior, ("loss.name", loss.name), "a prior is for the softmax, so set loss.name to cross_entropy"
     sharp = "a focal loss needs labels of 0 and 1: set one of the two to 0"
     if loss.focal and loss.label_smoothing:
         yield focal, ("loss.label_smoothing", loss.label_smoothing), sharp

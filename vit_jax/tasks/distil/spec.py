@@ -104,7 +104,7 @@ def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
             "give a teacher of the same classes",
         )
     if (kind := Outputs.of(teacher.metadata).kind) not in ("", "class"):
-        raise UserError(f"teacher {path}", f"its outputs are {KINDS[kind]}", "give a network that tells classes")
+        raise UserError(f"teacher {path}", f"its outputs are {KINDS[kind]}", "give a network that predicts classes")
     names = data.metadata()["class_names"] if data else ()
     if clause := other_classes(teacher.metadata.get("class_names", ()), names):
         raise UserError(f"teacher {path}", clause, "give a teacher of the same classes in the same order")

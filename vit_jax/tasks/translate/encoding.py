@@ -56,7 +56,7 @@ def encode(
     several, one = _listed(inputs)
     if isinstance(several[0], str):
         if mask is not None:
-            raise UserError(Field("mask"), "is of ids, and texts are given", "leave it out")
+            raise UserError(Field("mask"), "is for ids, and texts are given", "leave it out")
         rows, filler = _tokens(several, tokenizer, length, cut)
     else:
         rows, filler = [_ids(row) for row in several], 0 if pad is None else pad

@@ -177,7 +177,7 @@ def check_corrupt(data: SentenceData) -> None:
         what = f"is {data.tokenizer}, which has no sentinels (<extra_id_0>), and data.corrupt is {kind}"
         raise UserError(Field("data.tokenizer"), what, "give the folder of a tokenizer of T5")
     if kind != "none" and (given := [f"data.{name}" for name in ("prefix", "task") if getattr(data, name)]):
-        raise UserError(Field(given[0]), f"is of sources, but data.corrupt is {kind}, which makes them", "leave it out")
+        raise UserError(Field(given[0]), f"is for sources, but data.corrupt {kind} makes them", "leave it out")
     if data.task and data.tokenizer in (WORDS, *TRAINED):
         what = f"is {data.task[:40]}, which the config.json of a folder lists, but data.tokenizer is {data.tokenizer}"
         raise UserError(

@@ -56,7 +56,7 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
         init: a file, a folder, a run or hf://owner/name, as for --init: see `fill_run`.
         fields: other values of the run's fields by the names of their flags, {"model.heads": 6, "epochs": 5}, also
             those that the tensors of `init` do not determine; fields of the network need no "model." before them.
-        tune: a recipe of fine-tuning: none, full, head or attention (`apply_recipe`).
+        tune: a mode of fine-tuning: none, full, head or attention (`apply_tuning`).
 
     Raises:
         UserError: for an unknown name or field, and where the weights cannot follow what is stated.

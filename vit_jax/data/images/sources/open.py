@@ -63,7 +63,7 @@ def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
     if given is None and (place := table_of(data)):
         return _open_table(data, place)
     for name in () if names_shards(data.source) else data.of_a_table():
-        what = f"is of a table, and data.source {data.source} is none"
+        what = f"is for a table, and data.source {data.source} is none"
         raise UserError(Field(f"data.{name}"), what, "leave it out, or give csv:FILE")
     if given is not None:
         return open_given(given, data.range, data.target)
@@ -73,7 +73,7 @@ def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
         return open_shards(data)
     for name in ("class_names", "label_table"):
         if getattr(data, name):
-            what = f"is of shards, and data.source {data.source} is none"
+            what = f"is for shards, and data.source {data.source} is none"
             raise UserError(Field(f"data.{name}"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
     if data.source == "digits":
         return open_digits()

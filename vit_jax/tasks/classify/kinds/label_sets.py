@@ -38,7 +38,7 @@ class SetKind(Kind):
     legend: ClassVar = "labels over their thresholds (probability)"
     truth: ClassVar = "labels"
     calibrated: ClassVar = ("temperature", "thresholds")
-    no_top: ClassVar = "every label over its threshold is told"
+    no_top: ClassVar = "every label over its threshold is given"
 
     @property
     def selection_metric(self) -> tuple[str, int]:

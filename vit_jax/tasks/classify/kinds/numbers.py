@@ -30,7 +30,7 @@ class NumberKind(Kind):
     written: ClassVar = ("{} {:.6g}", "{:.9g}", "{} {:.3g}")
     legend: ClassVar = "predicted numbers"
     truth: ClassVar = "numbers"
-    no_top: ClassVar = "every number is told"
+    no_top: ClassVar = "every number is given"
     has_probabilities: ClassVar = False
 
     @classmethod
@@ -120,7 +120,7 @@ class NumberKind(Kind):
     def explained(self, logits: np.ndarray) -> np.ndarray:
         """The only number; of several none is more probable than another."""
         if len(names := self.outputs.names) > 1:
-            what = f"is not given, and this network tells {len(names)} numbers"
+            what = f"is not given, and this network predicts {len(names)} numbers"
             raise UserError(Field("class"), what, f"name the one to explain, such as {names[0]}")
         return np.zeros(len(logits), int)
 
