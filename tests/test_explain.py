@@ -21,7 +21,7 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.explain import images, relevance, scores, tokens
-from vit_jax.explain.images import METHODS
+from vit_jax.explain.methods import METHODS
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig

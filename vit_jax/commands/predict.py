@@ -22,7 +22,7 @@ from .. import runs
 from ..config import flags
 from ..config.decoding import AnswerFlags
 from ..errors import DONE, Field, UserError
-from ..explain.images import BATCH as EXPLAINED
+from ..explain.methods import BATCH as EXPLAINED
 from ..files.output import GrowingCsv, digits
 from ..files.terminal import lasting_output, printable, run_command
 from .prediction.answering import Answering, Row

@@ -6,7 +6,7 @@ Dimensions: B images of a batch, h, w, C their size, gh, gw the rows and columns
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jax import Array
 from ..errors import Field, UserError
 from ..models.vit_options import MAPS
 from .gradients import integrated_gradients
+from .methods import Method, check_known
 from .relevance import rollout
 from .scores import sum_cells
 
@@ -97,20 +98,3 @@ def _integrate(model: Any, images: Array, outputs: Array, steps: int) -> Array:
 _logits: Any = nnx.jit(lambda model, images: model(images))
 _integrated: Any = nnx.jit(_integrate, static_argnums=3)
 _attention: Any = nnx.jit(lambda model, images: model.capture(images, ("attention",))["attention"].mean(2))
-
-
-Method = Literal["ig", "rollout"]
-METHODS: tuple[Method, ...] = get_args(Method)
-WORDS: dict[str, str] = {
-    "ig": "integrated gradients",
-    "rollout": "attention rollout, which is blind to the class",
-}
-BATCH = 16  # gradients take more memory than answers
-IMAGES, TEXTS = 64, 8
-STEPS = 16  # of integrated gradients: with 8 the maps point as well, with 50 their sum is nearer
-
-
-def check_known(method: str) -> None:
-    """Raise UserError where there is no such method."""
-    if method not in METHODS:
-        raise UserError(Field("explain"), f"is {str(method)[:40]!r}", f"give {' or '.join(METHODS)}")

@@ -16,7 +16,7 @@ from jax import Array
 from ..models.layers import Intermediates
 from ..models.transformer import NUDGE
 from .gradients import each_gradient, integrated_gradients
-from .images import Method
+from .methods import Method
 from .relevance import rollout, rollout_of_decoder
 from .scores import sum_cells
 

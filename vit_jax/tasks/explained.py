@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..explain.images import WORDS
+from ..explain.methods import WORDS
 from ..figures.explanation import draw_explained, draw_explained_text, draw_explained_words
 from ..figures.figure import drawn
 from ..files.atomic import replacing

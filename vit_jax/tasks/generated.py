@@ -19,7 +19,7 @@ from ..decode.base import Found
 from ..decode.buckets import lengths_to
 from ..decode.search import generate
 from ..errors import Field, UserError
-from ..explain.images import TEXTS, check_known
+from ..explain.methods import TEXTS, check_known
 from ..files.terminal import printable
 from ..machine import backend
 from ..machine.numerics import random_key

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config.run import RunConfig
 from ..errors import Field, UserError
-from ..explain.images import IMAGES
+from ..explain.methods import IMAGES
 from ..models.build import describe_network
 
 BATCH = 64

@@ -13,7 +13,7 @@ from ...config.decoding import AnswerFlags
 from ...config.fields import option
 from ...config.run import paths_in
 from ...errors import Field, UserError
-from ...explain.images import IMAGES, TEXTS
+from ...explain.methods import IMAGES, TEXTS
 from ...files.destination import check_outputs
 from ..selection import FileFlags, LanguageFlags, SelectionFlags, UnreadableFlags
 

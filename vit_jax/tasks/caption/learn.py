@@ -19,7 +19,7 @@ from ...data.captions.open import CaptionedImages, open_captions, open_other_cap
 from ...data.captions.split import Captions
 from ...data.eval_data import Other
 from ...data.images.preprocess import Preprocess
-from ...explain.images import STEPS
+from ...explain.methods import STEPS
 from ...figures.attention import draw_words
 from ...figures.explanation import KEY, overlaid
 from ...figures.report_data import Section, keep_attention, keep_sections

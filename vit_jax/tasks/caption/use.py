@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from ...data.captions.vectors import Vector, checked_vectors, vectors_in
-from ...explain.images import STEPS, Method
+from ...explain.methods import STEPS, Method
 from ...explain.tokens import explain_caption
 from ...figures.attention import draw_words
 from ...figures.figure import drawn

@@ -11,7 +11,8 @@ from jax import Array
 
 from ...config.hints import nearest
 from ...errors import Field, UserError
-from ...explain.images import BATCH, STEPS, Method, explain_images, grid_of, logits_of
+from ...explain.images import explain_images, grid_of, logits_of
+from ...explain.methods import BATCH, STEPS, Method
 from ...explain.scores import insertion_deletion, random_relevance
 from ...figures.explanation import KEY, overlaid
 from ...figures.report_data import Section

@@ -12,8 +12,9 @@ from flax import nnx
 
 from ...config.outputs import KINDS, Outputs
 from ...errors import UserError
-from ...explain.images import BATCH as EXPLAINED
-from ...explain.images import STEPS, Method, check_method
+from ...explain.images import check_method
+from ...explain.methods import BATCH as EXPLAINED
+from ...explain.methods import STEPS, Method
 from ...figures.figure import drawn
 from ...files.output import shorten, write_npz
 from ...files.shown import predictions

@@ -12,7 +12,7 @@ import numpy as np
 from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
 from ...errors import UserError
-from ...explain.images import STEPS, Method
+from ...explain.methods import STEPS, Method
 from ...explain.tokens import explain_translation
 from ...figures.attention import draw_cross_attention
 from ...figures.figure import drawn
