@@ -204,25 +204,27 @@ def _names(
             "resolved",
             "make it from model.named_parameters() and save it again",
         )
-    if sorted(found) != sorted(expected) or len(found) != sum(counts):
+    _check_all(found, expected, sum(counts), c, what)
+    return found
+
+
+def _check_all(found: Sequence[str], expected: Sequence[str], count: int, c: OptimConfig, what: str) -> None:
+    """Raise UserError where an optimizer has other parameters than those that train."""
+    if sorted(found) != sorted(expected) or len(found) != count:
         lacking = sorted(set(expected) - set(found)) or sorted(set(found) - set(expected))
         which = f", and {lacking[0]} is only in one of them" if lacking else ""
         training = " that train" if c.freeze else ""
         raise UserError(
             what,
-            f"its optimizer has {sum(counts)} parameters and the network {len(expected)}{training}{which}",
+            f"its optimizer has {count} parameters and the network {len(expected)}{training}{which}",
             f"give the optimizer of all parameters{training}, or {WEIGHTS_ONLY}",
         )
-    return found
 
 
 def _by_rate(
     rows: Iterable[Row], names: Iterable[str], c: OptimConfig, table: Table
 ) -> dict[tuple[bool, float, bool], list[str]]:
-    """torch_ref's groups in its order, {(by Muon, scale of the rate, whether weight decay applies): the file's names}.
-
-    `names` are those of the file that train.
-    """
+    """torch_ref's groups in its order, {(by Muon, scale of the rate, whether it decays): the file's names}."""
     scales, kernels = rate_scales(c, table), muon_kernels(c, table)
     found: dict[tuple[bool, float, bool], list[str]] = {}
     settings = {
@@ -267,10 +269,7 @@ def _check_group(
     c: OptimConfig,
     rates: Collection[tuple[bool, float]],
 ) -> None:
-    """Raise UserError unless a group's settings are those of the config.
-
-    `members` are (parameter, its kinds), and `rates` (whether Muon updates it, the scale of its rate) of each.
-    """
+    """Raise UserError unless a group's settings are those of the config."""
     if (found := _optimizer_of(group)) != OPTIMIZERS[c.name]:
         raise UserError(
             f"{where} is of {found}, but optim.name is {c.name}", remedy=f"correct the config, or {WEIGHTS_ONLY}"
@@ -373,6 +372,24 @@ def _entries(entry: Any, where: str) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if value is not None}
 
 
+def _one_step(entries: Mapping[str, dict[str, Any]], names: Sequence[str], step: int | None, what: str) -> int:
+    """The number of updates that all parameters had. Raises UserError where that is not one number."""
+    counts = {_number(entries[name]["step"]) for name in names if "step" in entries.get(name, {})} | (
+        {float(step)} if step is not None else set()
+    )
+    if len(counts) != 1:
+        listed = " and ".join(f"{count:g}" for count in sorted(count for count in counts if count is not None))
+        if not counts:
+            why = "does not state the number of steps of its optimizer"
+            raise UserError(what, why, 'save it as "step" in the same dict')
+        why = f"its parameters have made different numbers of steps ({listed or 'none'}), and a run has one step"
+        raise UserError(what, why, f"train them together, or {WEIGHTS_ONLY}")
+    (count,) = counts
+    if count is None or count < 0 or count != int(count):
+        raise UserError(what, f"its optimizer's step is {count}, which is no number of updates", "save it again")
+    return int(count)
+
+
 def _moments(
     entries: Mapping[str, dict[str, Any]],
     kept: Mapping[str, Sequence[str]],
@@ -404,20 +421,7 @@ def _moments(
                     f"the optimizer's state of {name} is {is_now} instead of {list(weights[name].shape)}",
                     "its parameters are in another order than the model's: make it from model.named_parameters()",
                 )
-    counts = {_number(entries[name]["step"]) for name in names if "step" in entries.get(name, {})} | (
-        {float(step)} if step is not None else set()
-    )
-    if len(counts) != 1:
-        listed = " and ".join(f"{count:g}" for count in sorted(count for count in counts if count is not None))
-        if not counts:
-            why = "does not state the number of steps of its optimizer"
-            raise UserError(what, why, 'save it as "step" in the same dict')
-        why = f"its parameters have made different numbers of steps ({listed or 'none'}), and a run has one step"
-        raise UserError(what, why, f"train them together, or {WEIGHTS_ONLY}")
-    (count,) = counts
-    if count is None or count < 0 or count != int(count):
-        raise UserError(what, f"its optimizer's step is {count}, which is no number of updates", "save it again")
-    return Moments(int(count), found)
+    return Moments(_one_step(entries, names, step, what), found)
 
 
 # ----------------------------------------------------------------------- from moments to torch's state

@@ -138,12 +138,6 @@ def test_a_devices_share_must_have_whole_pairs():
         check_shares({"batch 24": 24}, 8, 1, 2)
 
 
-def test_an_odd_batch_is_refused_by_the_command(inside):
-    refused = inside("train", "digits", "--augment.cutmix", 1, "--batch", 33)
-    assert refused.returncode == 2 and refused.stdout == ""
-    assert refused.stderr.rstrip().endswith("batch 33 is odd but augment.cutmix mixes pairs: give an even batch")
-
-
 def test_overfit_batches_augments_nothing():
     run = preset("digits").run
     every = ImageAugment(

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
+from tests.installed import library
 from vit_jax.augmentation import operations, policies, primitives
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.operations import NUMBER, OPERATIONS
@@ -101,15 +101,6 @@ def test_equalize_is_pillows_for_large_images_too():
 
 
 # ------------------------------------------------------------------------------- against libraries
-
-
-def library(name):
-    """A library, or the test is skipped."""
-    if not (find_spec(name) and find_spec("torch")):
-        pytest.skip(f"{name} is not installed")
-    from tests.parity.libraries import load
-
-    return load(name)
 
 
 def source(name, value, h, w):

@@ -368,7 +368,7 @@ def test_accuracy_is_drawn_over_the_cpu_time_of_its_step(tmp_path, capsys):
             rows.append(
                 {"kind": "eval", "split": "validation", "weights": "raw", "step": step_, "accuracy": step_ / 40 + more}
             )
-        return Member(None, RUN, None, None, {}, rows, "finished", ())
+        return Member(None, RUN, None, None, {}, rows, "finished")
 
     line = Line("group", [member(0.0), member(0.2)], True)
     seconds, values, spread = curve.averaged(line, "validation")
@@ -388,7 +388,7 @@ def test_headlines_keep_what_a_group_learned_and_replace_their_table_alone(tmp_p
                  for i in range(1, 1001)]  # fmt: skip
         seen = [{"kind": "eval", "split": "validation", "weights": "raw", "step": 10 * i, "epoch": float(i),
                  "accuracy": i / 100 + more} for i in (74, 75, 76, 100)]  # fmt: skip
-        return Member(None, RUN, None, None, {}, [*train, *seen], "finished", ())
+        return Member(None, RUN, None, None, {}, [*train, *seen], "finished")
 
     group = Line("group", [member(0.0), member(0.01)], True)
     found = headlines.curve(group, "validation")

@@ -13,6 +13,7 @@ from convert.dialects import LAYOUTS, open_clip_config
 from convert.dialects.huggingface_images import preprocess
 from convert.layout import Facts
 from convert.recognise.reading import read
+from tests.installed import library
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
@@ -62,12 +63,7 @@ def test_an_image_processor_inside_processor_config_is_that_of_the_network(tmp_p
 
 @pytest.mark.parametrize("name", ["CLIP", "Siglip", "ViT", "Bit"])
 def test_what_transformers_5_saves_of_a_processor_is_read(name, tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from tests.parity.libraries import load
-
-    transformers = load("transformers")
-    kind = getattr(transformers, f"{name}ImageProcessor")
+    kind = getattr(library("transformers"), f"{name}ImageProcessor")
     size = {"shortest_edge": 12} if name in ("CLIP", "Bit") else {"height": 8, "width": 8}
     theirs = kind(size=size, crop_size={"height": 8, "width": 8}, do_resize=True)
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": theirs.to_dict()}))

@@ -15,6 +15,7 @@ from vit_jax.data.batches import batches, evaluation_batches
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.captions.open import open_captions
 from vit_jax.data.images.blocks import BlockOrder, Blocks
+from vit_jax.data.images.blocks import blocks_of as make_blocks
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.shards import ahead
 from vit_jax.errors import UserError
@@ -70,6 +71,9 @@ def test_a_window_mixes_sorted_classes_as_a_buffer_of_so_many_images_does():
     chance = pairs(lambda _: rng.choice(len(labels), 256, replace=False))
     assert pairs(an_order(64_000, 256, window=1_000).indices) / chance < 1.1
     assert pairs(an_order(64_000, 256).indices) / chance > 2  # which the figure can see
+    # By default a window has 4,096 images; of large row groups at least four.
+    for size, window in ((16, 256), (2_000, 4)):
+        assert make_blocks(ImageData(source="wds:x"), np.arange(64_000) // size).window == window
 
 
 def test_the_order_of_a_seed_stays_what_it_is():

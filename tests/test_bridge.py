@@ -2,12 +2,10 @@
 
 import contextlib
 import io
-import json
 import re
 import shlex
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 
 import jax
 import numpy as np
@@ -18,6 +16,8 @@ import vit_jax
 from convert import __main__ as convert
 from convert import rules
 from convert.dialects import LAYOUTS
+from tests.installed import library
+from tests.parity.cases import TRANSFORMER
 from vit_jax.commands import train as train_command
 from vit_jax.training import finish
 from vit_jax.weights.start.start import start
@@ -63,20 +63,11 @@ def close(a, b):
     return np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
-def library(name):
-    """A library, or the test is skipped; a torchvision that was built for another torch is no reason."""
-    if not (find_spec(name) and find_spec("torch")):
-        pytest.skip(f"{name} is not installed")
-    from tests.parity.libraries import load
-
-    return load(name)
-
-
 # ---------------------------------------------------------------------------------------- outwards
 
 
 def test_timm_itself_opens_a_run_and_computes_its_logits(images):
-    torch, timm = library("torch"), library("timm")
+    timm, torch = library("timm"), pytest.importorskip("torch")
     assert run("runs/digits", "as-timm", "--to", "timm") == 0
     model = timm.create_model("local-dir:as-timm", pretrained=True).eval()
     with torch.no_grad():
@@ -86,7 +77,7 @@ def test_timm_itself_opens_a_run_and_computes_its_logits(images):
 
 
 def test_transformers_itself_opens_a_run_and_computes_its_logits(images):
-    torch, transformers = library("torch"), library("transformers")
+    transformers, torch = library("transformers"), pytest.importorskip("torch")
     assert run("runs/digits", "as-hf", "--to", "huggingface") == 0
     model, told = transformers.AutoModelForImageClassification.from_pretrained("as-hf", output_loading_info=True)
     assert not (told["missing_keys"] or told["unexpected_keys"] or told["mismatched_keys"])
@@ -105,12 +96,6 @@ def test_google_s_layout_refuses_an_erf_network_and_takes_a_tanh_one_there_and_b
     assert run("runs/tanh", "a.safetensors") == run("back", "b.safetensors") == 0
     a, b = load_file("a.safetensors"), load_file("b.safetensors")
     assert a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
-
-
-def test_the_flag_that_changes_the_function_is_recorded():
-    assert run("runs/digits", "changed.npz", "--to", "augreg", "--adapt", "activation=gelu_tanh") == 0
-    with open("changed.npz.json") as file:
-        assert [a["text"] for a in json.load(file)["adaptations"]] == ["activation=gelu_tanh"]
 
 
 # ----------------------------------------------------------------------------------------- inwards
@@ -172,18 +157,6 @@ def test_one_of_several_files_is_named_by_its_path_and_not_by_a_flag(monkeypatch
                 call(path)
 
 
-def test_training_starts_from_a_file_of_another_layout():
-    run("runs/digits", "start.safetensors", "--to", "timm", "--force")
-    config = vit_jax.load("digits").run
-    given = start(replace(config, init="start.safetensors"), {}).parameters
-    again = start(replace(config, init="runs/digits"), {}).parameters
-    assert given.keys() == config.model.shapes().keys()
-    assert all(np.array_equal(given[name], again[name]) for name in given)
-    other = replace(config, model=replace(config.model, eps=1e-5), init="start.safetensors")
-    with pytest.raises(vit_jax.UserError, match=r"its model.eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"):
-        start(other, {})
-
-
 def refused(config, init):
     """What training says of a file that it cannot start from."""
     with pytest.raises(vit_jax.UserError) as told:
@@ -234,20 +207,8 @@ def test_positions_of_another_grid_are_told_to_the_run():
 
 
 def test_a_transformer_is_nothing_to_train_on_images_from():
-    from vit_jax.models.transformer_config import TransformerConfig
-
-    config = TransformerConfig(
-        width=8,
-        heads=2,
-        hidden=12,
-        encoder_depth=1,
-        decoder_depth=1,
-        source_vocabulary=9,
-        target_vocabulary=9,
-        outputs=9,
-    )
-    rows = LAYOUTS["torch-ref@transformer"].rows(config)
-    save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in config.shapes().items()}), "seq.safetensors")
+    rows, shapes = LAYOUTS["torch-ref@transformer"].rows(TRANSFORMER), TRANSFORMER.shapes()
+    save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in shapes.items()}), "seq.safetensors")
     assert refused(vit_jax.load("digits").run, "seq.safetensors").endswith(
         "holds a Transformer, and the run trains a ViT; name a preset that trains a Transformer, or leave it out"
     )

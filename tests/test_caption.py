@@ -19,7 +19,6 @@ from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.tasks.caption import text as caption_text
 from vit_jax.tasks.computed import task_class, task_of
-from vit_jax.training.engine.engine import Engine
 
 SMALL = (
     "--model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 --model.vit.hidden 16 --model.text.width 12 "
@@ -125,32 +124,6 @@ def test_a_run_reports_its_controls(trained):
     assert "attention_in_box" not in summary["blank"]["last"]
     losses = [row["loss"] for row in run.metrics() if row["kind"] == "train"]
     assert len(losses) == 12 and losses[-1] < losses[0]
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_and_killed_goes_on_to_the_same_bits(trained, few, inside, working_folder):
-    words = ["shapes", *SMALL.split(), "--epochs", 2, "--log-every", 1, "--name", "parts"]
-    for more in (["--max-steps", 4], ["--max-steps", 8]):
-        done = inside("train", *words, *more, cwd=working_folder)
-        assert done.returncode == 0, done.stderr
-    step, done = Engine.train, []
-
-    class Kill(BaseException):
-        """Nothing in the product catches it, so nothing is saved."""
-
-    def killed(self, state, batch, votes=None):
-        done.append(step(self, state, batch, votes))
-        if len(done) == 3:
-            raise Kill
-        return done[-1]
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Kill):
-        patch.setattr(Engine, "train", killed)
-        inside("train", *words, cwd=working_folder)
-    assert Run("runs/parts").complete_steps()[0] == 8 and inside("train", *words, cwd=working_folder).returncode == 0
-    one, two = (Run(f"runs/{name}") for name in ("shapes", "parts"))
-    assert one.complete_steps()[0] == two.complete_steps()[0] == 12
-    assert one.saved(12)["arrays"] == two.saved(12)["arrays"]  # digests, of the moments too
 
 
 def test_a_caption_is_that_of_the_uncached_search(trained):

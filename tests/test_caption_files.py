@@ -79,10 +79,6 @@ def test_images_are_split_and_have_all_their_captions(folder):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            "image;caption\n",
-            "begins with 'image;caption' and not with the line image,caption; give two columns",
-        ),
         ("images/0.png,a\n", "captions.csv: begins with 'images/0.png,a' and not with the line image,caption"),
         ("image,caption\nimages/0.png,a,b\n", "captions.csv line 2: has 3 columns instead of 2; put quotes around"),
         ('image,caption\nimages/0.png,"a\n', "captions.csv line 2: cannot be read .*; mend its quotes"),

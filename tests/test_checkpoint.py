@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import shutil
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -82,6 +81,13 @@ def run(whole, tmp_path) -> Run:
     return Run(tmp_path / "run")
 
 
+def begun(place: Path) -> Run:
+    """A run that has saved nothing yet."""
+    folder = Run(place / "run")
+    folder.create({})
+    return folder
+
+
 def contents(run: Run) -> dict[str, bytes]:
     return {str(p.relative_to(run.path)): p.read_bytes() for p in sorted(run.path.rglob("*")) if p.is_file()}
 
@@ -105,8 +111,7 @@ def test_a_state_comes_back_bit_for_bit_with_its_notes(run):
 
 @pytest.mark.parametrize("moments", [{}, {"trace": tree(5)}], ids=["sgd", "momentum"])
 def test_other_optimizers_and_no_average(tmp_path, moments):
-    folder, given = Run(tmp_path / "run"), State(np.asarray(3, np.int32), tree(1), moments, None)
-    folder.create({})
+    folder, given = begun(tmp_path), State(np.asarray(3, np.int32), tree(1), moments, None)
     Checkpoints(folder).save(given, {}, None, keep=1)
     saved, _ = restored(folder)
     assert saved is not None and same(saved.state, given) and saved.state.ema is None
@@ -123,8 +128,7 @@ def test_values_that_equality_does_not_see(tmp_path):
         "d": np.arange(4, dtype=np.float64),
         "e": np.float32(2),
     }
-    folder = Run(tmp_path / "run")
-    folder.create({})
+    folder = begun(tmp_path)
     given = State(np.asarray(1, np.int32), parameters, {}, None)
     Checkpoints(folder).save(given, {}, None, keep=1)
     saved, _ = Checkpoints(folder).restore(parameters)
@@ -232,16 +236,10 @@ def campaign(run: Run, count: int, seed: int) -> dict[str, int]:
     return counts
 
 
-def test_sixteen_bit_flips_are_harmless_or_detected(run):
-    counts = campaign(run, 16, seed=0)
-    assert counts["detected"] >= 6, counts  # of the arrays alone, Orbax itself sees none
-
-
-@pytest.mark.slow
-def test_two_thousand_bit_flips_are_harmless_or_detected(run):
-    counts = campaign(run, 2000, seed=1)
-    print(counts)
-    assert counts["detected"] >= 750
+@pytest.mark.parametrize(("count", "least"), [(16, 6), pytest.param(2000, 750, marks=pytest.mark.slow)])
+def test_bit_flips_are_harmless_or_detected(run, count, least):
+    counts = campaign(run, count, seed=0)
+    assert counts["detected"] >= least, counts  # of the arrays alone, Orbax itself sees none
 
 
 def largest(run: Run, step: int) -> Path:
@@ -381,10 +379,7 @@ def test_when_none_is_sound_that_is_said_and_nothing_deleted(run, harm):
     else:
         shutil.rmtree(run.digests if harm == "digests gone" else run.checkpoints)
     before = contents(run)
-    with pytest.raises(
-        UserError,
-        match=r"no checkpoint is valid \(checkpoint 20: .*; checkpoint 10: .*\); train again under another `name",
-    ) as error:
+    with pytest.raises(UserError, match=r"no checkpoint is valid \(.* 20: .*; .* 10: .*\); .* another `name") as error:
         restored(run)
     assert "\n" not in str(error.value)
     assert contents(run) == before
@@ -392,8 +387,7 @@ def test_when_none_is_sound_that_is_said_and_nothing_deleted(run, harm):
 
 def test_a_first_save_that_was_cut_off_is_no_damage(tmp_path, monkeypatch):
     """Killed between Orbax's rename and the digest: nothing had been saved, so the run starts again."""
-    folder = Run(tmp_path / "run")
-    folder.create({})
+    folder = begun(tmp_path)
     monkeypatch.setattr(Checkpoints, "_write_record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         Checkpoints(folder).save(state(10), NOTES, None, keep=2)
@@ -416,8 +410,7 @@ def steps(run: Run) -> list[int]:
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
-    folder = Run(tmp_path / "run")
-    folder.create({})
+    folder = begun(tmp_path)
     checkpoints = Checkpoints(folder)
     for step, best, expected in (
         (1, None, [1]),
@@ -517,10 +510,9 @@ def test_a_failed_save_is_one_sentence_and_leaves_no_trace(run, monkeypatch, mom
             patch.setattr(os, "replace", fail)
         with pytest.raises(UserError) as error:
             checkpoints.save(state(30), NOTES, None, keep=2)
-    expected = (
-        "the disk is full, so step 30 could not be saved" if code == errno.ENOSPC else "step 30 could not be saved"
-    )
-    assert expected in str(error.value) and "step 20 is intact" in str(error.value) and "\n" not in str(error.value)
+    said = str(error.value)
+    assert "step 30 could not be saved" in said and "step 20 is intact" in said and "\n" not in said
+    assert ("the disk is full" in said) == (code == errno.ENOSPC)
     intact(run, before)
     checkpoints.save(state(30), NOTES, None, keep=9)
     assert steps(run) == [30, 20, 10], "and with room again it goes on"
@@ -530,11 +522,7 @@ def test_too_little_room_is_known_before_anything_is_written(run, monkeypatch):
     before = contents(run)
     usage = shutil.disk_usage(run.path)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(
-        UserError,
-        match="the disk is full, so step 30 could not be saved; step 20 is intact; "
-        "free some space and repeat the command",
-    ):
+    with pytest.raises(UserError, match=r"the disk is full.*step 30 could not.*step 20 is intact; free some space and"):
         Checkpoints(run).save(state(30), NOTES, None, keep=2)
     intact(run, before)
 
@@ -573,45 +561,11 @@ def test_somebody_who_may_not_write(whole, closed):
         checkpoints, before = Checkpoints(run), contents(run)
         os.seteuid(65534)
         try:
-            with pytest.raises(
-                UserError,
-                match=r"step 30 could not be saved.*step 20 is intact; make the folder writable and repeat the command",
-            ):
+            with pytest.raises(UserError, match=r"step 30 could not.*step 20 is intact; make the folder writable and"):
                 checkpoints.save(state(30), NOTES, None, keep=2)
         finally:
             os.seteuid(0)
         intact(run, before)
-
-
-def test_a_full_disk(whole, tmp_path):
-    """A small file system, filled up; skipped where it cannot be mounted."""
-
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = (
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(place)], capture_output=True, text=True
-        )
-        if shutil.which("mount")
-        else None
-    )
-    if mounted is None or mounted.returncode:
-        pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip() if mounted else 'no mount command'}")
-    try:
-        run = Run(place / "run")
-        shutil.copytree(whole.path, run.path)
-        checkpoints, before = Checkpoints(run), contents(run)
-        filler = place / "filler"
-        # Enough by the count of the arrays' bytes, so that it is Orbax that runs into the wall.
-        filler.write_bytes(bytes(max(shutil.disk_usage(place).free - 40_000, 0)))
-        with pytest.raises(UserError, match="the disk is full, so step 30 could not be saved; step 20 is intact"):
-            checkpoints.save(state(30), NOTES, None, keep=2)
-        filler.unlink()
-        intact(run, before)
-        checkpoints.save(state(30), NOTES, None, keep=2)
-        assert steps(run) == [30, 20]
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_the_digest_file_is_text_that_others_can_check(run):

@@ -118,10 +118,8 @@ BAD_NETWORKS = [
     (dict(width=0), "width", "0", "1 or more"),
     (dict(image=(32, 0)), "image", "0", "1 or more"),
     (dict(drop_path=1.0), "drop_path", "1.0", "below 1"),
-    (dict(image=30), "image", "30x30", "patch", "16x16"),
     (dict(image=(32, 30)), "image", "32x30", "patch", "16x16"),
     (dict(image=32, patch=(16, 12)), "image", "32x32", "patch", "16x12"),
-    (dict(image=40, patch=10, stem=(32, 64)), "patch", "10x10", "divisible by 4", "stem 32 64"),
     (dict(patch=(16, 2), stem=(32, 64)), "patch", "16x2", "divisible by 4", "stem 32 64"),
     (dict(width=100), "width", "100", "heads", "12"),
     (dict(width=100, head_width=64, pool="map"), "width", "100", "heads", "12", "map"),
@@ -149,11 +147,9 @@ BAD_TRANSFORMERS = [
     (dict(width=2, heads=1, position="fairseq"), "width", "2", "position", "fairseq"),
     (dict(position="learned", max_length=0), "max_length", "0", "position", "learned"),
     (dict(position_offset=2), "position_offset", "2", "position", "interleaved"),
-    *((dict(tie=tie), "tie", tie, "0") for tie in ("embeddings", "decoder", "all")),
-    *(
-        (dict([("decoder_depth", 0), (name, 7)]), name, "7", "decoder_depth", "0")
-        for name in ("target_vocabulary", "outputs")
-    ),
+    (dict(tie="decoder"), "tie", "decoder", "0"),
+    (dict(tie="all"), "tie", "all", "0"),
+    (dict(decoder_depth=0, outputs=7), "outputs", "7", "decoder_depth", "0"),
     (dict(tie="embeddings", source_vocabulary=7, target_vocabulary=8), "tie", "embeddings", "7", "8"),
     (dict(tie="all", source_vocabulary=7, target_vocabulary=7, outputs=9), "tie", "all", "9", "7"),
     (dict(relative="shared", relative_buckets=7), "relative_buckets", "7", "odd"),
@@ -193,7 +189,6 @@ BAD_TEXTS = [
 
 DECODER = TransformerConfig(encoder_depth=0)
 BAD_CAPTIONERS = [
-    (dict(vit=ViTConfig(classes=7)), "vit.classes", "7"),
     (dict(vit=ViTConfig(classes=0, head_hidden=5)), "vit.head_hidden", "5"),
     (dict(vit=ViTConfig(classes=0, pool="map")), "vit.pool", "map"),
     (dict(vit=ViTConfig(classes=0, width=100)), "vit.width", "100", "heads", "12"),
@@ -210,14 +205,11 @@ BAD_CAPTIONS = [
     (dict(augment=dict(mixup=0.8)), "augment.mixup", "0.8"),
     (dict(augment=dict(repeats=2)), "augment.repeats", "2"),
     (dict(augment=dict(flip=True)), "augment.flip", "True", "shapes"),
-    (dict(data=dict(tokenizer="")), "data.tokenizer", "empty", "words"),
-    (dict(data=dict(tokenizer="bpe", vocabulary=300)), "data.vocabulary", "300", "512"),
     (dict(init_encoder="x.pt", init="y.pt"), "init_encoder", "x.pt", "init", "y.pt"),
 ]
 VECTORS = CaptionerConfig(memory="vectors", text=DECODER)
 BAD_FEATURES = [
     (dict(model=CaptionerConfig()), "model.memory", "tokens", "vectors"),
-    (dict(model=dataclasses.replace(VECTORS, text=dataclasses.replace(DECODER, causal=False))), "model.text.causal"),
     (
         dict(model=dataclasses.replace(VECTORS, text=dataclasses.replace(DECODER, max_length=9))),
         *("model.text.max_length", "9", "17"),
@@ -239,10 +231,8 @@ BAD_RUNS = [
         (dict(stages=(text,)), "stages", *words)
         for text, *words in (
             ("0.5", "SHARE:FIELD=RATE"),
-            ("0.5:", "SHARE:FIELD=RATE"),
             ("half:model.dropout=0.1", "SHARE:FIELD=RATE"),
             ("0:model.dropout=0.1", "above 0"),
-            ("1.5:model.dropout=0.1", "at most 1"),
             ("0.5:model.dropout=1", "below 1"),
             ("0.5:model.dropout=nan", "below 1"),
             ("0.5:model.patch_dropuot=0.1", "model.patch_dropout"),
@@ -275,14 +265,9 @@ BAD_RUNS = [
     (dict(augment=dict(scale=(0.9, 0.8))), "augment.scale", "0.9 0.8", "ascending"),
     (dict(augment=dict(scale=(0.5, 1.0), ratio=(2.0, 0.5))), "augment.ratio", "2.0 0.5", "ascending"),
     (dict(augment=dict(scale=(0.5, 1.0), crop_padding=4)), "augment.crop_padding", "4", "augment.scale", "0.5 1.0"),
-    *(
-        (dict(augment=dict([(name, value)])), f"augment.{name}", shown, f"set augment.{other}")
-        for name, value, shown, other in (
-            ("layers", 3, "3", "policy"),
-            ("magnitude", 5.0, "5.0", "policy"),
-            ("ratio", (0.5, 2.0), "0.5 2.0", "scale"),
-        )
-    ),
+    (dict(augment=dict(layers=3)), "augment.layers", "3", "set augment.policy"),
+    (dict(augment=dict(magnitude=5.0)), "augment.magnitude", "5.0", "set augment.policy"),
+    (dict(augment=dict(ratio=(0.5, 2.0))), "augment.ratio", "0.5 2.0", "set augment.scale"),
     (
         dict(model=ViTConfig(channels=4), augment=dict(policy="randaugment")),
         "augment.policy",
@@ -305,21 +290,8 @@ BAD_RUNS = [
     (dict(task="clasify"), "task", "'clasify'", "classify"),
     (dict(task="translate", model=ViTConfig()), "task", "translate", "Transformer", "model", "ViT"),
     (dict(model=TransformerConfig()), "task", "classify", "ViT", "model", "Transformer"),
-    *(
-        (dict(task=task, data=other()), "data", other.__name__, task, right.__name__)
-        for task, right, other in (
-            ("classify", ImageData, SentenceData),
-            ("classify", ImageData, DataConfig),
-            ("translate", SentenceData, ImageData),
-        )
-    ),
-    *(
-        (dict(task=task, augment=other()), "augment", other.__name__, task, right.__name__)
-        for task, right, other in (
-            ("classify", ImageAugment, AugmentConfig),
-            ("translate", AugmentConfig, ImageAugment),
-        )
-    ),
+    (dict(data=DataConfig()), "data", "DataConfig", "classify", "ImageData"),
+    (dict(task="translate", augment=ImageAugment()), "augment", "ImageAugment", "translate", "AugmentConfig"),
     *(({"task": "translate", **fields}, *words) for fields, *words in BAD_TEXTS),
 ]
 
@@ -475,18 +447,7 @@ def test_presets_pass_their_own_checks(name):
     assert check_run(preset(name).run) == preset(name).run
 
 
-def test_a_run_may_leave_its_classes_to_the_data():
-    run = run_with(dict(model=ViTConfig(classes=0)))
-    assert check_run(run) is run
-
-
 # ------------------------------------------------------------------------------------ as plain values
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_run_comes_back_from_json(name):
-    run = preset(name).run
-    assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
 
 
 @pytest.mark.parametrize("run", [IMAGES, TEXTS, CAPTIONS, TAUGHT], ids=lambda run: run.task)
@@ -516,11 +477,6 @@ def test_every_field_of_a_run_is_written_and_comes_back(run):
         changed = replace_fields(run, {name: other})
         again = from_dict(RunConfig, json.loads(json.dumps(to_dict(changed))))
         assert again == changed != run, name
-
-
-def test_sizes_in_two_directions_come_back_as_tuples():
-    c = ViTConfig(image=(32, 64), patch=(4, 8))
-    assert from_dict(ViTConfig, json.loads(json.dumps(to_dict(c)))) == c
 
 
 def test_absent_fields_keep_their_defaults_and_whole_numbers_may_stand_for_floats():
@@ -578,12 +534,6 @@ def test_differences_tell_identity_from_execution():
     assert differences(old, old) == differences(old, old, execution=True) == {}
 
 
-def test_a_run_that_leaves_its_classes_to_the_data_has_the_classes_it_began_with():
-    old, new = (run_with(dict(model=ViTConfig(classes=n))) for n in (10, 0))
-    assert differences(old, new) == {}
-    assert differences(old, run_with(dict(model=ViTConfig(classes=7)))) == {"model.classes": (10, 7)}
-
-
 def test_a_run_that_names_no_loss_has_that_of_its_labels():
     names_none = preset("digits").run
     binary, usual = (
@@ -607,23 +557,6 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
         (TEXTS, set()),
     ):
         assert {name for name, (_, execution) in flat(run).items() if execution} == of_any | more, run.task
-
-
-def test_every_field_says_what_it_does():
-    data = (DataConfig, ImageData, SentenceData)
-    for cls in (
-        ViTConfig,
-        TransformerConfig,
-        *data,
-        AugmentConfig,
-        ImageAugment,
-        OptimConfig,
-        LossConfig,
-        RunConfig,
-    ):
-        for field in dataclasses.fields(cls):
-            if not dataclasses.is_dataclass(getattr(IMAGES, field.name, None)):
-                assert len(field.metadata["help"]) > 5, field.name
 
 
 # ----------------------------------------------------------------------------------- parameters by name

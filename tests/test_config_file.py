@@ -11,7 +11,7 @@ from vit_jax.commands import train as train_command
 from vit_jax.config.run import RunConfig
 from vit_jax.files import terminal
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.runs.values import flat, from_dict, to_dict
+from vit_jax.runs.values import flat, to_dict
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,3 @@ def test_what_is_no_file_is_one_sentence_and_is_not_waited_for(path, place, caps
     assert terminal.run_command(lambda: train_command.command(["--config", path])) == errors.USER
     error = capsys.readouterr().err
     assert error.startswith(f"vit-jax: error: --config {path[:50]}") and error.count("\n") == 1 and len(error) < 1000
-
-
-def test_a_printed_config_reads_back_as_one_of_a_run(capsys):
-    assert from_dict(RunConfig, json.loads(printed(capsys, "finetune"))) == preset("finetune").run

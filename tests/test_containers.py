@@ -44,6 +44,13 @@ EVERYTHING: Arrays = {
     "b.10": random("u1", 3),
 }
 BFLOAT = random(ml_dtypes.bfloat16, 4, 3)
+MORE: Arrays = {
+    **EVERYTHING,
+    "bf16": BFLOAT,
+    "f8": random(ml_dtypes.float8_e4m3fn, 6),
+    "f8b": random(ml_dtypes.float8_e5m2, 6),
+    "c": random("c8", 2),
+}
 
 
 def write(
@@ -83,33 +90,16 @@ def test_the_library_reads_the_safetensors_that_we_write(tmp_path: Path) -> None
 
 
 def test_we_read_the_safetensors_that_the_library_writes(tmp_path: Path) -> None:
-    arrays = {
-        **EVERYTHING,
-        "bf16": BFLOAT,
-        "f8": random(ml_dtypes.float8_e4m3fn, 6),
-        "f8b": random(ml_dtypes.float8_e5m2, 6),
-        "c": random("c8", 2),
-    }
-    safetensors.numpy.save_file(arrays, tmp_path / "a.safetensors", {"format": "np"})
-    assert_same(read(tmp_path / "a.safetensors"), arrays)
+    safetensors.numpy.save_file(MORE, tmp_path / "a.safetensors", {"format": "np"})
+    assert_same(read(tmp_path / "a.safetensors"), MORE)
     with open_source(str(tmp_path / "a.safetensors")) as source:
-        assert (
-            source.metadata == {"format": "np"}
-            and source.container == "safetensors"
-            and source.size == os.path.getsize(tmp_path / "a.safetensors")
-        )
+        assert (source.metadata, source.container) == ({"format": "np"}, "safetensors")
+        assert source.size == os.path.getsize(tmp_path / "a.safetensors")
 
 
 def test_tensors_lie_where_the_library_would_put_them(tmp_path: Path) -> None:
-    arrays = {
-        **EVERYTHING,
-        "bf16": BFLOAT,
-        "f8": random(ml_dtypes.float8_e4m3fn, 6),
-        "f8b": random(ml_dtypes.float8_e5m2, 6),
-        "c": random("c8", 2),
-    }
-    safetensors.numpy.save_file(arrays, tmp_path / "theirs.safetensors", {"format": "pt"})
-    write(tmp_path / "ours.safetensors", arrays, {"format": "pt"})
+    safetensors.numpy.save_file(MORE, tmp_path / "theirs.safetensors", {"format": "pt"})
+    write(tmp_path / "ours.safetensors", MORE, {"format": "pt"})
     (start, theirs), (begin, header) = (_header(tmp_path / f"{name}.safetensors") for name in ("theirs", "ours"))
     assert begin % 8 == start % 8 == 0
     assert header.pop("__metadata__").keys() == {*theirs.pop("__metadata__"), "digests"}
@@ -226,14 +216,8 @@ def test_arrays_other_than_announced_are_a_bug(suffix: str, tmp_path: Path) -> N
 
 
 def test_the_suffix_of_a_target_picks_its_writer() -> None:
-    picked = {
-        ".safetensors": "safetensors",
-        ".NPZ": "npz",
-        ".pt": "torch",
-        ".pth": "torch",
-        ".bin": "torch",
-        ".msgpack": "msgpack",
-    }
+    picked = {".safetensors": "safetensors", ".NPZ": "npz", ".msgpack": "msgpack"}
+    picked |= dict.fromkeys((".pt", ".pth", ".bin"), "torch")
     assert {suffix: writer(f"a{suffix}")[0] for suffix in picked} == picked
     for name in ("a.ckpt", "a", "a.h5"):
         with pytest.raises(UserError, match=r"\.safetensors, \.pt"):

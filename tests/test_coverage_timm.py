@@ -6,16 +6,16 @@ tokens, norms, pooling, activation, eps, layer scale, gates) is as published.
 """
 
 import importlib
-from collections import Counter
 
 import numpy as np
 import pytest
 
 from convert import rules
 from convert.dialects import LAYOUTS
-from convert.dialects.architectures import lookup, names, other, table
+from convert.dialects.architectures import lookup, names
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
+from tests.installed import library
 from vit_jax.config.groups import rate_scales
 from vit_jax.config.run import OptimConfig
 from vit_jax.models.vit_config import ViTConfig
@@ -35,15 +35,6 @@ def timm():
 @pytest.fixture(scope="module")
 def torchvision():
     return library("torchvision")
-
-
-def library(name):
-    from tests.parity.libraries import load
-
-    try:
-        return load(name)
-    except ImportError as error:
-        pytest.skip(str(error))
 
 
 def shapes(module):
@@ -115,21 +106,6 @@ def test_a_network_of_torchvision_converts(torchvision, name):
         ),
         image,
     )
-
-
-def test_207_of_the_248_names_convert_and_the_rest_is_left_for_its_reason(timm):
-    listed = timm.list_models(["vit_*", "deit*", "eva*"])
-    left = Counter(other(name) for name in listed if other(name))
-    assert len(listed) == 248 and len({*listed} & {*TIMM}) == 207 and {*listed} <= {*TIMM, *table()["others"]}
-    assert left == {
-        "a convolutional stem": 14,
-        "relative positions": 13,
-        "attention and mlp side by side": 7,
-        "grouped keys and values": 4,
-        "differential attention": 2,
-        "layer scale on attention alone": 1,
-    }
-    print(f"207 of {len(listed)} names convert; of the others", dict(left))
 
 
 @pytest.mark.parametrize(

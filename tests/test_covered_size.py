@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import vit_jax
 from convert.recognise.reading import read
+from tests.installed import library
 from vit_jax.errors import UserError
 from vit_jax.weights.start.start import preset
 
@@ -35,13 +36,7 @@ PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 31, 3), n
 
 @pytest.fixture(scope="module")
 def libraries():
-    pytest.importorskip("torch")
-    from tests.parity.libraries import load
-
-    try:
-        return load("transformers"), load("timm")
-    except ImportError as error:
-        pytest.skip(str(error))
+    return library("transformers"), library("timm")
 
 
 def drawn(network):

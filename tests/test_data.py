@@ -14,7 +14,6 @@ from PIL import Image
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_npz, write_tfds
 from vit_jax.data.base import Given
 from vit_jax.data.images.open import open_images
-from vit_jax.data.images.preprocess import open_image
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs.check import check_run
@@ -180,21 +179,6 @@ def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, 
     assert data.remarks == (told,)
 
 
-@pytest.mark.skipif(
-    "VIT_JAX_DATA" not in os.environ, reason="VIT_JAX_DATA does not name a folder with the real TFDS sets"
-)
-def test_cifar10_is_cut_45000_to_5000_with_500_of_each_class():
-    data = open_dataset(a_run("cifar10", image=32, channels=3, dir=os.environ["VIT_JAX_DATA"]))
-    train, validation = data.splits["train"], data.splits["validation"]
-    assert np.bincount(train.labels).tolist() == [4500] * 10 and np.bincount(validation.labels).tolist() == [500] * 10
-    assert len({*names(train), *names(validation)}) == 50_000 and len(data.splits["test"]) == 10_000
-    pixels = np.concatenate([everything(train), everything(validation)]).reshape(-1, 3)
-    mean = pixels.mean(0, dtype=np.float64)
-    square = sum(np.square(pixels[k::64], dtype=np.float64).sum(0) for k in range(64)) / len(pixels)
-    np.testing.assert_allclose(data.preprocess.mean, mean / 255, atol=1e-6)
-    np.testing.assert_allclose(data.preprocess.std, np.sqrt(square - mean**2) / 255, atol=1e-6)
-
-
 # ------------------------------------------------------------------------------ statistics
 
 
@@ -298,13 +282,6 @@ def test_arrays_of_any_numbers_become_8_bits_by_a_range(dtype, tmp_path):
         check_run(a_run(source, range=(5.0, 1.0)))
 
 
-def test_a_pipe_among_the_images_is_unreadable_and_not_waited_for(tmp_path):
-    write_images(tmp_path, 8)
-    os.mkfifo(tmp_path / "cat" / "pipe.png")
-    text = refusal(f"folder:{tmp_path}", channels=3)
-    assert "1 unreadable image: " in text and "pipe.png" in text
-
-
 def test_bad_npz_files_are_refused(tmp_path):
     def text(name="a.npz", **arrays):
         if arrays:
@@ -356,14 +333,6 @@ def test_fields_that_do_not_fit_are_refused(tmp_path):
         open_dataset(replace(a_run("digits"), model=ViTConfig(image=8, channels=1, patch=2, classes=10))).class_names[9]
         == "9"
     )
-
-
-def test_open_image_is_what_training_sees(tmp_path):
-    write_images(tmp_path, 4)
-    data = open_dataset(a_run(f"folder:{tmp_path}", channels=3, validation=0.0, test=0.0))
-    train = data.splits["train"]
-    for i in range(len(train)):
-        np.testing.assert_array_equal(data.preprocess.apply(open_image(train.name(i))), train.take(np.array([i]))[0])
 
 
 LABELS = np.arange(40)

@@ -9,10 +9,8 @@ import pytest
 from PIL import Image
 
 from tests.image_sources import a_run, open_dataset, write_images, write_npz, write_tfds
-from vit_jax import runs
 from vit_jax.data.images.identity import decoded_pixels, is_lossless, pixel_digest
 from vit_jax.data.images.preprocess import decode_image
-from vit_jax.training.train import train
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (12, 9, 3), np.uint8)
@@ -133,18 +131,6 @@ def stored_twice(root):
 def test_the_same_pixels_as_png_and_webp_are_the_same_data(tmp_path):
     png, webp = map(open_dataset, stored_twice(tmp_path))
     assert png.identity == webp.identity and png.same_as(webp.identity)
-
-
-@pytest.mark.slow
-def test_a_run_begun_on_pngs_goes_on_with_the_same_pixels_as_webp(tmp_path, capsys):
-    png, webp = (
-        replace(run, model=replace(run.model, patch=1, width=8, depth=1, heads=1, hidden=8), batch=6)
-        for run in stored_twice(tmp_path)
-    )
-    folder = runs.Run(tmp_path / "run")
-    train(replace(png, max_steps=1), folder=folder)
-    train(replace(webp, max_steps=2), folder=folder)
-    assert "going on after step 1" in capsys.readouterr().out
 
 
 def test_data_is_the_same_exactly_if_its_identity_is(tmp_path):

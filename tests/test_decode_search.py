@@ -13,9 +13,7 @@ from tests import recurrent
 from tests.recurrent import BEGIN, END, PAD, V
 from vit_jax.config.decoding import Decoding, check_decoding, from_generation_config
 from vit_jax.decode.base import Found
-from vit_jax.decode.beam import beam_search
 from vit_jax.decode.buckets import in_buckets, lengths_to, rooms
-from vit_jax.decode.rules import Rules
 from vit_jax.decode.search import search
 from vit_jax.decode.single import filter_logits
 from vit_jax.errors import UserError
@@ -127,15 +125,6 @@ def test_the_search_is_that_of_the_twin(name):
 
 
 # --------------------------------------------------------------------------------------- identities
-
-
-def test_a_beam_of_one_is_greedy_search():
-    memory, settings = recurrent.inputs(COUNT), Decoding(no_repeat_ngram=3, banned=((2, 2),), min_length=2)
-    rules, rows = Rules(IDS, settings, 10), jnp.ones(COUNT, bool)
-    one = beam_search(recurrent.step, recurrent.take, recurrent.start(memory), rows, rules, 10)
-    greedy = found(settings, memory)
-    assert answers(Found(*map(np.asarray, one))) == answers(greedy)
-    np.testing.assert_allclose(one.scores, greedy.scores, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [BEAM, Decoding(sample=True, nbest=2, top_p=0.9)])

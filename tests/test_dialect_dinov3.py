@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from convert import rules
-from convert.dialects import LAYOUTS, refused
+from convert.dialects import LAYOUTS
 from convert.operations import same
 from convert.plan.plan import plan
 from convert.recognise.config import MissingFields
@@ -135,13 +135,6 @@ def test_what_the_class_does_not_have_is_refused(config, told):
 @pytest.mark.parametrize("name", ["huggingface-dinov3", "timm-eva"])
 def test_rounded_periods_do_not_go_to_libraries_that_compute_exact_ones(name):
     assert "rotary_periods is 'bfloat16', but the layout has only 'exact'" in "; ".join(LAYOUTS[name].cannot(CONFIG))
-
-
-def test_it_is_not_refused_by_name_and_no_other_layout_has_its_names():
-    for config in (CONFIG, GATED):
-        names = {n: a.shape for n, a in tensors(config).items()}
-        assert not refused.why(names)
-        assert [layout.name for layout in LAYOUTS.values() if layout.recognises(names)] == ["dinov3"]
 
 
 @pytest.mark.slow

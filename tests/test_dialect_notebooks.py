@@ -9,7 +9,6 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, notebook_48, notebook_256, notebook_768
 from convert.recognise.config import MissingFields, resolve
-from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
@@ -140,16 +139,3 @@ def test_the_one_that_attends_across_the_batch_wants_a_flag():
 )
 def test_a_network_that_a_notebook_cannot_hold_is_refused_with_the_reason(layout, change, reason):
     assert reason in "; ".join(LAYOUTS[layout].cannot(replace(CONFIGS[layout], **change)))
-
-
-@pytest.mark.parametrize("layout", CONFIGS)
-@pytest.mark.parametrize("shape", [(), (8,), (8, 8, 8), (0, 0)])
-def test_shapes_that_no_such_file_has_end_in_a_sentence(layout, shape):
-    table, good = LAYOUTS[layout], rules.file_shapes(LAYOUTS[layout].rows(replace(CONFIGS[layout], depth=1)))
-    for names in ({**good, name: shape} for name in good if good[name] != shape):
-        with pytest.raises(UserError):
-            rules.check(
-                rules.file_shapes(table.rows(resolve(table, names, [("--set", SAID[layout])], "model.pt"))),
-                names,
-                "model.pt",
-            )

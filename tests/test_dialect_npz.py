@@ -159,17 +159,6 @@ def test_what_its_code_does_not_compute_is_refused(layout, config, told):
     assert told in "; ".join(layout.cannot(config))
 
 
-@pytest.mark.parametrize("layout", [PRE_LINEN, LINEN, LOOP, SCAN, OLD, INLINED], ids=lambda layout: layout.name)
-@pytest.mark.parametrize("shape", [(), (0,), (1, 2, 3, 4, 5)])
-def test_shapes_of_another_rank_are_refused(layout, shape):
-    config = AUGREG if layout.dialect == "augreg" else MAP
-    names = dict.fromkeys(shapes(layout, config), shape)
-    with pytest.raises(UserError):
-        rules.check(
-            rules.file_shapes(layout.rows(resolve(layout, names, [("--set", {"image": 4})], "file"))), names, "file"
-        )
-
-
 # ---------------------------------------------------------------------------------------- bfloat16
 
 

@@ -15,6 +15,7 @@ from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import read
 from convert.write.write import write
+from tests.installed import library
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -163,13 +164,7 @@ def test_learned_frequencies_of_all_blocks_are_one_tensor_in_the_order_of_axes_a
 
 @pytest.fixture
 def timm():
-    pytest.importorskip("torch")
-    from tests.parity.libraries import load
-
-    try:
-        return load("timm")
-    except ImportError as error:
-        pytest.skip(str(error))
+    return library("timm")
 
 
 ANGLES = {

@@ -16,6 +16,7 @@ from convert.recognise.config import resolve
 from convert.recognise.reading import Options, read
 from convert.verify.sides import Ours
 from convert.verify.weights import Weights
+from tests.installed import library
 from tests.test_distil import STUDENT, a_run, lines
 from vit_jax.errors import UserError
 from vit_jax.models.resnet import ResNet
@@ -35,14 +36,8 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 @pytest.fixture(scope="module")
 def torch():
-    torch = pytest.importorskip("torch")
-    from tests.parity.libraries import load
-
-    try:
-        load("torchvision")
-    except ImportError as error:
-        pytest.skip(str(error))
-    return torch
+    library("torchvision")
+    return pytest.importorskip("torch")
 
 
 def of_torchvision(torch, c, seed=0):

@@ -4,7 +4,6 @@
 """
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from safetensors.numpy import load_file, save_file
 
 import vit_jax
 from convert import rules
-from convert.__main__ import main
 from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
@@ -114,24 +112,19 @@ def test_other_decoders_are_refused_by_name_and_this_one_is_not():
     assert "take its ViT alone with `key encoder" in refused.why(names)
 
 
-def test_a_folder_is_converted_there_and_back_with_all_that_it_holds(folder, tmp_path, monkeypatch, capsys):
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["convert", *map(str, words)])
-        code = main()
-        return code, capsys.readouterr()
-
+def test_a_folder_is_converted_there_and_back_with_all_that_it_holds(folder, tmp_path, convert):
     for step in (
         (folder, tmp_path / "x.safetensors"),
         (tmp_path / "x.safetensors", tmp_path / "back", "--to", LAYOUT.name),
     ):
-        code, shown = run(*step)
-        assert code == 0, shown.err
+        code, _, error = convert(*step)
+        assert code == 0, error
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
     assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
     one, two = (json.loads((place / "config.json").read_text()) for place in (folder, tmp_path / "back"))
     assert one == two
-    code, shown = run("inspect", folder)
-    assert code == 0 and "vision-encoder-decoder" in shown.out and "Captioner" in shown.out
+    code, shown, _ = convert("inspect", folder)
+    assert code == 0 and "vision-encoder-decoder" in shown and "Captioner" in shown
     net = vit_jax.load(folder)
     assert net.lacks == ("words",) and net.model.config.normal() == CONFIG.normal()
 

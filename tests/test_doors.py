@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import importlib
-import itertools
 import json
 import math
 import os
@@ -33,7 +32,7 @@ from vit_jax.files.destination import OF_A_RUN
 from vit_jax.models.rounded import rounds_factors
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
-from vit_jax.runs.values import flat, from_dict, to_dict
+from vit_jax.runs.values import flat, from_dict
 from vit_jax.training import finish, preflight
 
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the
@@ -127,21 +126,10 @@ def test_fields_override_the_preset(capsys):
     assert {k: v for k, (v, _) in new.items() if v != old[k][0]} == expected
 
 
-@pytest.mark.parametrize("patch", ["4", "2 4"])
-def test_a_size_is_one_number_or_two(patch):
-    run = train_command.parse(["digits", "--model.patch", *patch.split()])[1].run()
-    assert run.model.patch == (4 if patch == "4" else (2, 4))
-
-
 def test_no_preset_means_digits():
     name, options, folder = train_command.parse(["--batch", "8"])
     assert (name, folder) == ("digits", None)
     assert options.run() == dataclasses.replace(preset("digits").run, batch=8)
-
-
-def test_version(capsys):
-    assert train_command.command(["--version"]) == 0
-    assert capsys.readouterr().out == f"vit-jax {vit_jax.__version__}\n"
 
 
 @pytest.mark.parametrize("name", ["digits", "numbers"])
@@ -531,16 +519,6 @@ def test_resume_takes_the_config_from_the_run_and_a_larger_budget(place, capsys,
         os.rename("moved", "runs")
 
 
-def test_another_identity_opens_a_new_folder(place, trained, plain, capsys):
-    """Where the folder was not named by the user: digits, digits-2, ..."""
-    folder, _ = trained
-    other = runs.Run("elsewhere/digits")
-    other.create({**folder.record(), "config": to_dict(dataclasses.replace(folder.config(), seed=9))})
-    assert train("--dir", "elsewhere", "--epochs", 1) == 0
-    assert {p.name for p in (place / "elsewhere").iterdir()} == {"digits", "digits-2"}
-    assert runs.Run("elsewhere/digits-2").config().seed == 0
-
-
 # ------------------------------------------------------------------------------- kinds of run
 
 
@@ -595,30 +573,6 @@ def initial(run: RunConfig) -> dict:
     return {name: np.asarray(x) for name, x in flatten(began.parameters).items()}
 
 
-def test_init_starts_from_another_runs_weights(trained):
-    source = kept(trained[0])
-    begun = initial(tiny("--init", "trained", "--seed", 4))
-    assert begun.keys() == source.keys()
-    assert all(np.array_equal(begun[name], source[name]) for name in source)
-
-
-def test_init_starts_from_an_exported_file(trained, tmp_path):
-    from vit_jax.weights.export import export
-
-    file = tmp_path / "weights.safetensors"
-    export("runs/trained", file)
-    source, begun = kept(trained[0]), initial(tiny("--init", file, "--seed", 4))
-    assert begun.keys() == source.keys() and all(np.array_equal(begun[name], source[name]) for name in source)
-    with pytest.raises(errors.UserError, match=r"weights.safetensors: exists; choose another name"):
-        export("runs/trained", file)
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(
-        errors.UserError, match=r"weights.safetensors: is damaged or no safetensors file .* get the file again"
-    ):
-        initial(tiny("--init", file))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["weights.safetensors"]
-
-
 @pytest.fixture
 def coarse(tmp_path):
     """The digits as two classes, below 5 or not: a file, and the fields that choose it."""
@@ -645,21 +599,6 @@ def test_init_refuses_other_classes_unless_the_head_is_new(trained, coarse):
         assert head == (begun[name].shape != source[name].shape)
 
 
-def test_init_refuses_another_network(trained):
-    with pytest.raises(
-        errors.UserError, match=r"init trained: its model.depth is 1, here it is 2; give --model.depth 1$"
-    ):
-        initial(tiny("--init", "trained", "--model.depth", 2))
-    with pytest.raises(
-        errors.UserError, match=r"init trained: its model.patch is 2, here it is 4; give --model.patch 2$"
-    ):
-        initial(tiny("--init", "trained", "--model.patch", 4))
-    with pytest.raises(
-        errors.UserError, match=r"its model.cls_token is True, here it is False.* give --model.cls-token --m"
-    ):
-        initial(tiny("--init", "trained", "--model.no-cls-token", "--model.pool", "mean", "--model.position", "none"))
-
-
 def test_overfitting_a_few_batches(place, plain, capsys):
     assert train("--overfit-batches", 2, "--max-steps", 20, "--name", "overfit") == 0
     folder = runs.Run("runs/overfit")
@@ -668,26 +607,6 @@ def test_overfitting_a_few_batches(place, plain, capsys):
     assert evaluated[-1]["accuracy"] > evaluated[0]["accuracy"]
     assert folder.summary()["train"]["raw"]["accuracy"] == evaluated[-1]["accuracy"]
     assert "test" not in folder.summary()
-
-
-@pytest.mark.slow
-def test_patience_ends_a_run(place, plain, capsys):
-    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
-    folder = runs.Run("runs/patient")
-    accuracy = [
-        row["accuracy"] for row in lines(folder, "eval") if row["split"] == "validation" and row["weights"] == "ema"
-    ]
-    summary = folder.summary()
-    assert summary["status"] == "finished" and summary["step"] == 20 * len(accuracy) < 20 * 60
-    assert all(later > earlier for earlier, later in itertools.pairwise(accuracy[:-1]))
-    assert accuracy[-1] <= accuracy[-2] == summary["best"]["accuracy"]
-    assert "test" in summary
-    capsys.readouterr()
-    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
-    assert "this run is finished" in capsys.readouterr().out
-    folder.summary_file.unlink()  # as after a crash at the end: the checkpoint knows that patience is over
-    assert train("--epochs", 60, "--patience", 1, "--name", "patient") == 0
-    assert folder.summary()["step"] == summary["step"]
 
 
 @pytest.fixture

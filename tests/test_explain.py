@@ -347,7 +347,6 @@ def test_the_most_probable_output_is_explained_of_classes_and_labels_and_a_numbe
 REFUSED = {
     "rollout of a pool with attention": (
         {"pool": "map"}, {"method": "rollout"}, r"^explain is rollout, .* attention of its own \(map\).*: give ig"),
-    "chefer": ({}, {"method": "chefer"}, "^explain is 'chefer': give ig or rollout"),
     "an unknown class": ({}, {"class_name": "A"}, "^class is 'A', which is no output of this network; nearest: a"),
     "an unknown method": ({}, {"method": "lime"}, "^explain is 'lime': give ig or rollout"),
     "no steps": ({}, {"steps": 0}, "^steps is 0: give a positive number"),

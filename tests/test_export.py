@@ -14,14 +14,13 @@ from safetensors.numpy import load_file
 
 import vit_jax
 from convert.__main__ import main as convert
-from convert.verify.libraries.built import load as installed
 from tests.image_sources import a_run
+from tests.parity.cases import TRANSFORMER
 from vit_jax import runs
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge, split_model
-from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs.values import to_dict
 from vit_jax.training.train import train
@@ -84,31 +83,6 @@ def test_a_network_of_ones_own_loop_is_loaded_again_with_its_config(own):
     assert net.logits(IMAGES) == pytest.approx(np.asarray(own(INPUTS)), abs=1e-5)
 
 
-@pytest.mark.parametrize("to, suffix", [("huggingface", ""), ("torch-ref", ".pt"), ("timm", ".npz")])
-def test_any_layout_holds_it_and_gives_it_back(own, to, suffix):
-    path = f"{to}{suffix}"
-    vit_jax.export(own, path, to=to, fields=NORMAL)
-    assert same(weights(vit_jax.load(path).model), weights(own))
-
-
-def test_timm_opens_what_was_exported_and_computes_the_same(own):
-    try:
-        timm, torch = installed("timm"), installed("torch")
-    except ImportError as error:
-        pytest.skip(str(error))
-    written = vit_jax.export(own, "timm", to="timm", fields=NORMAL, class_names=["ant", "bee", "cat"])
-    assert {path.name for path in written} == {"model.safetensors", "config.json", "provenance.json"}
-    theirs = timm.create_model("local-dir:timm", pretrained=True).eval()
-    with torch.no_grad():
-        logits = theirs(torch.from_numpy(INPUTS.transpose(0, 3, 1, 2))).numpy()
-    assert logits == pytest.approx(np.asarray(own(INPUTS)), abs=1e-5)
-    assert tuple(theirs.pretrained_cfg["mean"]) == (0.5,) and theirs.pretrained_cfg["label_names"] == [
-        "ant",
-        "bee",
-        "cat",
-    ]
-
-
 def test_a_loaded_network_takes_its_preprocessing_and_class_names_along(trained):
     net = vit_jax.load(trained)
     for path, to in (("loaded.safetensors", "vit-jax"), ("loaded-timm", "timm"), ("loaded-run", "vit-jax")):
@@ -145,28 +119,10 @@ def test_an_export_carries_weights_and_no_optimizer(trained):
 
 
 def test_a_transformer_goes_where_its_layout_goes():
-    config = TransformerConfig(
-        width=8,
-        heads=2,
-        hidden=16,
-        encoder_depth=1,
-        decoder_depth=1,
-        source_vocabulary=9,
-        target_vocabulary=9,
-        outputs=9,
-    )
-    model = vit_jax.Transformer(config, rngs=nnx.Rngs(0))
+    model = vit_jax.Transformer(TRANSFORMER, rngs=nnx.Rngs(0))
     for path, to in (("t.safetensors", "vit-jax"), ("t.pt", "torch-ref")):
         vit_jax.export(model, path, to)
         assert same(weights(vit_jax.load(path).model), weights(model))
-
-
-def test_other_dtypes_keep_their_bits(own):
-    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), own)
-    vit_jax.export(half, "half.safetensors")
-    assert same(
-        weights(vit_jax.load("half.safetensors").model), {n: x.astype(np.float32) for n, x in weights(half).items()}
-    )
 
 
 def test_what_was_exported_says_where_from(own, trained):

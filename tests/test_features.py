@@ -24,19 +24,12 @@ PREFIX, GRID = 5, (2, 3)
 FILES = [f"images/{i}.png" for i in range(7)]
 
 
-def random_parameters(c, **zeros):
-    """{dotted name: array}, all of them random; those whose names end in one of `zeros` are zero."""
+def export(c, path):
+    """Write a network whose parameters are all random."""
     rng = np.random.default_rng(0)
-    return {
-        name: np.zeros(shape, np.float32) if name.endswith(tuple(zeros)) else np.float32(rng.normal(size=shape) * 0.3)
-        for name, shape in c.shapes().items()
-    }
-
-
-def export(c, path, **zeros):
-    model = merge(definition(c), jax.tree.map(jax.numpy.asarray, unflatten(random_parameters(c, **zeros))))
+    parameters = {name: np.float32(rng.normal(size=shape) * 0.3) for name, shape in c.shapes().items()}
+    model = merge(definition(c), jax.tree.map(jax.numpy.asarray, unflatten(parameters)))
     vit_jax.export(model, path, fields={"mean": [0.5] * 3, "std": [0.25] * 3})
-    return str(path)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,22 +70,6 @@ def test_maps_have_the_patches_where_they_lie_and_the_other_tokens_apart(norm):
         for row, column in np.ndindex(*GRID):
             token = tokens[:, PREFIX + row * GRID[1] + column]
             np.testing.assert_allclose(found[f"maps.{block}"][:, row, column], token, rtol=1e-4, atol=1e-5)
-
-
-def test_a_patch_of_the_image_changes_the_map_at_its_own_place_alone(tmp_path):
-    """In a network whose blocks add nothing to their input."""
-    silent = dict.fromkeys(("attention.out.kernel", "attention.out.bias", "fc2.kernel", "fc2.bias"))
-    net = vit_jax.load(export(C, tmp_path / "silent.safetensors", **silent))
-    image = np.asarray(Image.open(FILES[0]))
-    before = net.features(image, blocks=[1])
-    assert before["maps.1"].shape == (*GRID, 8) and before["pooled"].shape == (8,)
-    for row, column in np.ndindex(*GRID):
-        changed = image.copy()
-        changed[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] ^= 255
-        after = net.features(changed, blocks=[1])
-        moved = np.abs(after["maps.1"] - before["maps.1"]).max(-1) > 1e-4
-        assert np.argwhere(moved).tolist() == [[row, column]]
-        assert np.array_equal(after["prefix.1"], before["prefix.1"])
 
 
 def test_a_network_without_a_last_norm_has_its_maps_as_they_are():
@@ -171,10 +148,7 @@ def test_a_file_is_overwritten_by_force_alone(tmp_path):
         ("--features a.npz --blocks 3", "there is no block 3; give 0 to 2, or -1 .the last. to -3"),
         ("--features a.npz --blocks=-4", "there is no block -4; give 0 to 2"),
         ("--features a.npz --blocks 1,x", "blocks is 1,x: give numbers with commas between them"),
-        ("--features a.npz --blocks 1,", "blocks is 1,: give numbers"),
-        ("--features a.npz --blocks 1.0", "blocks is 1.0: give numbers"),
         ("--features a.npz --csv a.csv", "csv: is for predictions, and with --features there are none"),
-        ("--features a.npz --top 2", "top: is for predictions"),
         ("--features a.npz --beam 2", "this network generates nothing"),
     ],
 )
@@ -294,14 +268,14 @@ def test_features_are_those_of_timms_forward_intermediates(fields, norm):
         same(np.asarray(ours["pooled"]), module.forward_head(last, pre_logits=True).numpy())
 
 
-def backbone(folder, family, image=12, **settings):
+def backbone(folder, family, **settings):
     """A backbone of Hugging Face of random float64 weights, saved with a preprocessing that makes images of 12 px."""
     transformers = library("transformers")
 
     from convert.verify.libraries.transformers_encoders import exact_angles
     from tests.parity.layouts_encoders import randomise
 
-    sizes = dict(image_size=image, patch_size=4, hidden_size=16, num_hidden_layers=3, num_attention_heads=2)
+    sizes = dict(image_size=12, patch_size=4, hidden_size=16, num_hidden_layers=3, num_attention_heads=2)
     sizes |= dict(intermediate_size=24) if family == "DINOv3ViT" else dict(mlp_ratio=2)
     sizes |= {} if family == "Dinov2" else dict(num_register_tokens=4)
     config = getattr(transformers, f"{family}Config")(
@@ -337,17 +311,3 @@ def test_features_are_those_of_hugging_faces_backbones(family, norm, tmp_path):
             same(found["maps.2"], last)
         if family == "Dinov2":
             same(found["pooled"], module.layernorm(theirs.hidden_states[-1])[:, 0].numpy())
-
-
-@pytest.mark.slow
-def test_features_of_a_preprocessing_of_another_size_are_those_of_the_backbone_at_that_size(tmp_path):
-    """As DINOv2's public files have it; the library resizes positions in float32."""
-    module = backbone(tmp_path, "Dinov2", image=28)
-    import torch
-
-    with jax.enable_x64(True), torch.no_grad():
-        net = vit_jax.load(tmp_path)
-        images = np.random.default_rng(3).integers(0, 256, (3, 12, 12, 3), np.uint8)
-        pixels = torch.from_numpy(np.array(net.inputs(images))).permute(0, 3, 1, 2)
-        found, (_, last) = net.features(images, blocks=[2])["maps.2"], module(pixels).feature_maps
-        np.testing.assert_allclose(found, last.permute(0, 2, 3, 1).numpy(), atol=1e-5)

@@ -106,7 +106,6 @@ def test_a_mode_is_the_same_in_python(here):
         ("train --resume x --tune head", "leave out --tune head"),
         (f"train {LINE} --optim.freeze bloks.*", "optim.freeze has 'bloks.*', which matches no parameter; nearest: "),
         (f"train {LINE} --tune head --optim.freeze *", "optim.freeze is *, which matches all 40 parameters"),
-        (f"train {LINE} --optim.layer-decay 2", "optim.layer_decay is 2.0: give a number above 0, at most 1"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_writes_nothing(here, inside, line, said):

@@ -14,13 +14,11 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax.config.trees import flatten
+from tests.test_features import library
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.runs import Run
-from vit_jax.weights.checkpoint import Checkpoints
 from vit_jax.weights.start import start as starting
 
 LINE = "--new-head --data.source digits --batch 32 --epochs 1 --max-steps 8 --data.validation 0"
@@ -28,15 +26,6 @@ RESIZED = "--model.image 48 --optim.layer-decay 0.75 --init-resize"
 VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=32,
               patch_size=8, attn_implementation="eager")  # fmt: skip
 BOX = {"height": 32, "width": 32}
-
-
-def library(name):
-    from tests.parity.libraries import load
-
-    try:
-        return load(name)
-    except ImportError as error:
-        pytest.skip(str(error))
 
 
 # ------------------------------------------------------------- folders as their libraries save them
@@ -164,27 +153,6 @@ def test_a_folder_is_fine_tuned_at_another_size_and_its_library_opens_what_comes
     expected = np.asarray(expected["pooled" if "head=drop" in target else "logits"])
     assert found == cls and theirs.shape == expected.shape
     np.testing.assert_allclose(theirs, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-
-
-@pytest.mark.slow
-def test_what_is_frozen_of_dinov3_stays_to_the_bit_and_has_no_moments_on_disk(folder, inside):
-    """A network with rotary positions and registers: attention and the head train, all else is frozen."""
-    here = folder("dinov3")
-    line = f"train --init dinov3 {LINE} --tune attention --ema 0.9 --name frozen"
-    assert inside(*shlex.split(line), cwd=here).returncode == 0
-    run = Run(here / "runs" / "frozen")
-    (step,) = run.complete_steps()
-    model = run.config().model
-    found = flatten(Checkpoints(run).read(step, model.shapes()).state.parameters)
-    given = {
-        name: np.asarray(x)
-        for name, x in flatten(vit_jax.models.state.split_model(vit_jax.load("./dinov3").model)[1]).items()
-    }
-    trained = {name for name in found if ".attention." in name or name.startswith("head.")}
-    assert trained == {name for name in found if name not in given or not np.array_equal(found[name], given[name])}
-    saved = run.saved(step)["arrays"]
-    assert saved["optimizer"].keys() == {"step", *(f"{role}.{name}" for role in ("mu", "nu") for name in trained)}
-    assert saved["ema"].keys() == trained
 
 
 # -------------------------------------------------------------------------- what a new head goes back to

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from vit_jax.config.run import RunConfig
+from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.runs import Run
@@ -49,9 +50,7 @@ def test_every_preset_comes_back_from_json(name):
             "task 'clasify' is not known to this version of vit-jax; nearest: classify",
         ),
         ({"format": FORMAT}, "task is missing"),
-        ({"format": FORMAT, "task": "classify", "data": {"tokens": 5}}, "data.tokens is no field; nearest: "),
         ({"format": FORMAT, "task": "translate", "augment": {"flip": True}}, "augment.flip is no field"),
-        ({"format": FORMAT, "task": "classify", "model": 5}, "model is 5: give a group of fields"),
         ("digits", "str is not a group of fields"),
         ([], "list is not a group of fields"),
     ],
@@ -62,25 +61,7 @@ def test_what_is_no_config_is_refused_in_one_sentence(values, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_task_that_this_version_does_not_know_is_one_sentence_at_every_door(tmp_path, inside):
-    folder = tmp_path / "runs" / "later"
-    Run(folder).create({"preset": "digits", "config": {"format": FORMAT, "task": "captoin"}, "data": None})
-    for command in (("train", "--resume", folder), ("evaluate", folder), ("predict", folder, "x.png")):
-        done = inside(*command)
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-        assert "task 'captoin' is not known to this version of vit-jax" in done.stderr
-
-
-PREPROCESS = {
-    "image": [8, 8],
-    "channels": 1,
-    "fit": "crop",
-    "size": 0,
-    "interpolation": "bilinear",
-    "background": 255,
-    "mean": [0.5],
-    "std": [0.5],
-}
+PREPROCESS = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.5,), (0.5,)).to_dict()
 
 
 @pytest.mark.parametrize(

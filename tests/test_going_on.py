@@ -173,7 +173,7 @@ def test_what_a_run_cannot_go_on_with_is_told_before_anything_is_opened(folder, 
 
 def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    one_way = "is gone; a run trains on in one way, as if so many epochs had been given at first: resume RUN with more"
+    one_way = "is gone; a run trains on in one way, as if so many epochs had been given at first: "
     for options, said in (
         ({"run": TINY, "resume": folder}, "run: is given, and so is resume"),
         ({"run": TINY, "epochs": 9}, "epochs: is 9, and is for a run to resume"),

@@ -28,17 +28,13 @@ def test_a_hint_names_fields_that_are_there():
     [
         (lambda: vit_jax.preset("digits", fields={"epoch": 2}), "epoch is no field; here it is epochs"),
         (lambda: vit_jax.preset("digits", fields={"lr": 1}), "lr is no field; here it is optim.lr"),
-        (lambda: vit_jax.preset("digits", fields={"batch_size": 8}), "batch_size is no field; here it is batch"),
-        (lambda: vit_jax.preset("digits", fields={"num_layers": 8}), "num_layers is no field; here it is model.depth"),
         (lambda: vit_jax.preset("digits", fields={"device": "cuda"}), "device is no field: jax takes the devices"),
         (lambda: vit_jax.preset("digits", fields={"depht": 8}), "depht is no field; nearest: .*model.depth"),
         (lambda: vit_jax.preset("digits", fields=[("epochs", 2)]), "fields: is a list; give a dict"),
         (lambda: vit_jax.preset(3), "name: is 3; give the name of a preset"),
         (lambda: vit_jax.build("vit-s16", img_size=32), "img_size: is no argument; here it is image"),
-        (lambda: vit_jax.build("vit-s16", num_classes=3), "num_classes: is no argument; here it is classes"),
         (lambda: vit_jax.build("vit-s16", depht=3), "depht: is no argument; nearest: depth"),
         (lambda: vit_jax.optimizer("adamw", learning_rate=1), "optim.learning_rate is no field; here it is lr"),
-        (lambda: vit_jax.optimizer("adamw", wd=1), "optim.wd is no field; here it is weight_decay"),
     ],
 )
 def test_what_was_meant_is_told_by_the_names_that_the_caller_has(call, says):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,23 +79,25 @@ class Two:
     def start(self, *words: object, devices: int = 1, victim: int = -1, plant: tuple[object, ...] = ()) -> "Two":
         port = free_port()
         for index in (0, 1):
-            folder = self.place / str(index)
-            folder.mkdir(exist_ok=True)
             program = ["-c", PLANTED, *plant] if index == victim else ["-m", "vit_jax.train"]
-            line = [sys.executable, *map(str, [*program, *words, "--hosts", f"127.0.0.1:{port},2,{index}"])]
-            self.processes.append(
-                subprocess.Popen(
-                    line,
-                    cwd=folder,
-                    env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), "TMPDIR": str(folder)},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    stdin=subprocess.DEVNULL,
-                    text=True,
-                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in the background
-                )
-            )
+            self.spawn(index, *program, *words, "--hosts", f"127.0.0.1:{port},2,{index}", devices=devices)
         return self
+
+    def spawn(self, index: int, *words: object, devices: int = 1, given: Mapping[str, str] = os.environ) -> None:
+        """Start Python with these words, in this environment."""
+        folder = self.place / str(index)
+        folder.mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            cwd=folder,
+            env={**given, "JAX_NUM_CPU_DEVICES": str(devices), "TMPDIR": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in the background
+        )
+        self.processes.append(process)
 
     def end(self, timeout: float = 500) -> list[tuple[int, str, str]]:
         """(exit code, stdout, stderr) of each, once both have ended."""
@@ -282,10 +285,7 @@ if __name__ == "__main__":
 def test_python_trains_with_several_processes_one_run_after_the_other(two, tmp_path):
     port = free_port()
     for index in (0, 1):
-        (tmp_path / str(index)).mkdir()
-        line = [sys.executable, "-c", CALLS, f"127.0.0.1:{port},2,{index}"]
-        pipe = subprocess.PIPE
-        two.processes.append(subprocess.Popen(line, cwd=tmp_path / str(index), stdout=pipe, stderr=pipe, text=True))
+        two.spawn(index, "-c", CALLS, f"127.0.0.1:{port},2,{index}")
     for code, out, err in two.end():
         assert [line for line in out.splitlines() if line.startswith("ended")] == [
             f"ended {name} stopped: max_steps 4" for name in ("one", "two", "one")
@@ -319,18 +319,8 @@ def test_what_two_processes_cannot_train_is_refused_by_both_and_leaves_nothing(t
     port = free_port()
     for index in (0, 1):
         preset = [] if "--resume" in words.get(index, ()) else SMALL
-        line = [sys.executable, "-m", "vit_jax.train", *map(str, preset), *words.get(index, ())]
-        (tmp_path / str(index)).mkdir()
-        two.processes.append(
-            subprocess.Popen(
-                [*line, "--hosts", f"127.0.0.1:{port},2,{index}"],
-                cwd=tmp_path / str(index),
-                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        line = ["-m", "vit_jax.train", *preset, *words.get(index, ()), "--hosts", f"127.0.0.1:{port},2,{index}"]
+        two.spawn(index, *line)
     for code, _, err in two.end():
         assert code == 2 and len(sentences(err)) == 1, err
         assert sentence in sentences(err)[0]

@@ -123,7 +123,6 @@ def test_a_run_that_was_stopped_at_its_release_goes_on_to_the_same_bits(eyes, fe
         ),
         (["--init-encoder", "no.npz"], "init_encoder no.npz: no such file, folder or run"),
         (["--init", "eyes.safetensors"], "init eyes.safetensors: holds a ViT, and the run trains a Captioner"),
-        (["--optim.freeze", "*"], "which matches all"),
     ],
 )
 def test_bad_input_is_one_sentence(eyes, few, inside, working_folder, words, message):

@@ -8,69 +8,27 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.parity.cases import TRANSFORMER, all_cases
+from tests.test_finetune import FULL
 from vit_jax.config.dotted import field_types
 from vit_jax.config.groups import moments, roles
 from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten
 from vit_jax.models import attention
 from vit_jax.models.build import definition, start
-from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
-from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.training.engine.optim import Optimizer
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)
 EVERYTHING = dataclasses.replace(
-    VIT,
-    stem=(6, 5),
-    stem_pre_norm=True,
-    stem_norm=True,
-    distill_token=True,
-    registers=2,
-    pre_norm=True,
-    layer_scale=0.1,
-    qk_norm=True,
-    gated=True,
-    rotary="mixed",
-    attention_norm=True,
-    mlp_norm=True,
-    pool="map",
-    head_norm=True,
-    head_hidden=6,
-    distill_head=True,
-    distill_norm=True,
+    FULL, depth=2, stem=(6, 5), stem_pre_norm=True, rotary="mixed", attention_norm=True, mlp_norm=True
 )
-SENTENCES = TransformerConfig(
-    width=8,
-    heads=2,
-    hidden=12,
-    encoder_depth=2,
-    decoder_depth=1,
-    source_vocabulary=9,
-    target_vocabulary=7,
-    outputs=7,
-    position="learned",
-    max_length=6,
-    embedding_norm=True,
-)
-TIED = dataclasses.replace(SENTENCES, source_vocabulary=7, tie="all")
-CAPTIONS = CaptionerConfig(
-    vit=dataclasses.replace(EVERYTHING, **HEADLESS, width=16),
-    text=dataclasses.replace(SENTENCES, encoder_depth=0, source_vocabulary=0),
-)
-
-
-@pytest.mark.parametrize("config", [EVERYTHING, SENTENCES, TIED, CAPTIONS], ids=lambda c: type(c).__name__)
-def test_torch_ref_sorts_every_parameter_as_the_table_does(config):
-    pytest.importorskip("torch")
-    sorts_alike(config)
+SENTENCES = dataclasses.replace(TRANSFORMER, decoder_depth=1, position="learned", embedding_norm=True)
 
 
 def test_torch_ref_sorts_the_parameters_of_every_preset_and_every_option():
     pytest.importorskip("torch")
-    from tests.parity import cases
-
-    for case in cases.all_cases():
+    for case in all_cases():
         sorts_alike(case.config)
 
 
@@ -177,14 +135,3 @@ def test_muon_updates_the_hidden_kernels_and_keeps_one_moment_of_them():
         kept = Optimizer(optim, 1, 1, table).init(start(config, jax.random.key(0))).moments
         assert flatten(kept["mu"]).keys() == table.keys() and flatten(kept["nu"]).keys() == table.keys() - kernels
         assert {role: tuple(flatten(tree)) for role, tree in kept.items()} == moments(optim, table)
-
-
-def test_a_table_says_shape_kind_and_start_of_each():
-    kinds = {"kernel", "bias", "norm", "token", "position", "scale", "frequency"}
-    assert {p.kind for p in EVERYTHING.parameters().values()} == kinds
-    assert {p.kind for p in SENTENCES.parameters().values()} == {"kernel", "bias", "norm", "position", "embedding"}
-    for config in (EVERYTHING, SENTENCES):
-        values = flatten(start(config, jax.random.key(0)))
-        assert {n: x.shape for n, x in values.items()} == config.shapes()
-        constant = {n: p.start.size for n, p in config.parameters().items() if p.start.how == "constant"}
-        assert constant and all((values[n] == jnp.float32(size)).all() for n, size in constant.items())

@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
 
+from tests.test_hosts import Two
 from vit_jax.errors import UserError
 from vit_jax.machine.hosts import place
 from vit_jax.machine.hosts.group import join_hosts
@@ -215,25 +214,12 @@ worker.start(), worker.join()
 
 def two(tmp_path: Path, variables, *words: str, devices: int = 1) -> list[tuple[int, str, str]]:
     """(exit code, output, errors) of two processes with the variables of each."""
-    processes = []
+    both = Two(tmp_path)
     for index in (0, 1):
-        folder = tmp_path / str(index)
-        folder.mkdir()
         given = {name: str(value) for name, value in variables(index).items()}
-        given["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, *map(str, words or ("-m", "vit_jax.train", *TRAIN))], cwd=folder,
-                env=without_launcher() | {"JAX_PLATFORMS": "cpu", "TMPDIR": str(folder)} | given, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-            )
-        )  # fmt: skip
-    try:
-        return [(process.returncode, *out) for process in processes if (out := process.communicate(timeout=300))]
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        environment = without_launcher() | {"JAX_PLATFORMS": "cpu"} | given
+        both.spawn(index, *(words or ("-m", "vit_jax.train", *TRAIN)), devices=devices, given=environment)
+    return both.end(300)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+from tests.test_resume import Crash, before, crash
 from vit_jax import export
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands import train as command
@@ -239,23 +240,6 @@ def folder(working_folder):
     return working_folder
 
 
-class Killed(BaseException):
-    """As a kill is: nothing in the product catches it."""
-
-
-def killed_after(count, train):
-    """`Engine.train`, which is killed in the step after the first `count`."""
-    left = [None] * count
-
-    def step(engine, *state):
-        if not left:
-            raise Killed
-        left.pop()
-        return train(engine, *state)
-
-    return step
-
-
 @pytest.mark.slow
 def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder, inside, monkeypatch):
     monkeypatch.chdir(folder)
@@ -264,8 +248,8 @@ def test_a_run_goes_on_to_the_same_bits_and_is_used_and_converted_as_any(folder,
     assert "         LoRA of rank 2 on 4 kernels: 218 numbers train, in 10 tensors with the head\n" in whole.stdout
     line = shlex.split(f"train {LINE} --name halves --max-steps")
     assert "stopped: max_steps at step 2" in inside(*line, 2, cwd=folder).stdout
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Engine, "train", killed_after(1, Engine.train))
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        before(patch, Engine, "train", crash, call=2)
         inside(*line, 4, "--save-minutes", 1e-9, cwd=folder)
     assert "going on after step 3" in inside(*line, 4, cwd=folder).stdout
     factors = factor_shapes(Run("runs/whole").config())

@@ -58,18 +58,8 @@ def test_a_file_of_it_goes_to_timm_and_back_to_the_bit(ann, run, tmp_path):
     asked, there, back = tmp_path / "no", tmp_path / "timm.safetensors", tmp_path / "back.safetensors"
     code, _, error = run(source, asked, "--to", "timm")
     assert code == 2 and "its tensors cannot tell image, heads, activation; give `model NAME" in error
-    flags = [
-        "--set",
-        "image=8",
-        "--set",
-        "heads=2",
-        "--set",
-        "activation=gelu",
-        "--set",
-        "mean=0.5",
-        "--set",
-        "std=0.5",
-    ]
+    stated = ("image=8", "heads=2", "activation=gelu", "mean=0.5", "std=0.5")
+    flags = [word for each in stated for word in ("--set", each)]
     assert run(source, there, "--to", "timm", *flags)[0] == 0
     assert run(there, back, "--to", "ann")[0] == 0
     a, b = load_file(source), load_file(back)

@@ -14,30 +14,14 @@ from convert import __main__ as door
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
+from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
 CONFIG = ViTConfig(image=8, patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
-SAID = [
-    ("heads", "2"),
-    ("eps", "1e-6"),
-    ("activation", "gelu"),
-    ("pool", "cls"),
-    ("image", "8"),
-    ("mean", "0.5"),
-    ("std", "0.5"),
-]
-SETS = [word for flag in SAID for word in ("--set", "=".join(flag))]
-PREPROCESS = {
-    "image": [8, 8],
-    "channels": 3,
-    "fit": "stretch",
-    "size": 8,
-    "interpolation": "bicubic",
-    "background": 0,
-    "mean": [0.5] * 3,
-    "std": [0.5] * 3,
-}
+SAID = ["heads=2", "eps=1e-6", "activation=gelu", "pool=cls", "image=8", "mean=0.5", "std=0.5"]
+PREPROCESS = Preprocess((8, 8), 3, "stretch", 8, "bicubic", 0, (0.5,) * 3, (0.5,) * 3).to_dict()
+SETS = [word for each in SAID for word in ("--set", each)]
 
 
 @pytest.fixture
@@ -69,7 +53,8 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     ],
 )
 def test_words_that_mean_nothing_are_refused(words, sentence, source, tmp_path, capsys, monkeypatch):
-    said = [word for flag in SAID if flag[0] != words[1].partition("=")[0] for word in ("--set", "=".join(flag))]
+    field = words[1].partition("=")[0]
+    said = [word for each in SAID if each.partition("=")[0] != field for word in ("--set", each)]
     assert sentence in refused(
         capsys, monkeypatch, source, str(tmp_path / "b.safetensors"), "--to", "timm", *said, *words
     )

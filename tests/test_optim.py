@@ -17,7 +17,7 @@ from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.training.engine.muon import orthogonal
-from vit_jax.training.engine.optim import Optimizer, clip, cycled_momentum, learning_rate, one_cycle
+from vit_jax.training.engine.optim import Optimizer, clip, learning_rate, one_cycle
 
 
 def rates(c, steps, epoch=10):
@@ -67,15 +67,6 @@ def test_one_cycle_of_a_run_too_short_to_rise_starts_at_its_peak_or_falls_from_i
     got = rates(OptimConfig(schedule="one_cycle", lr=1.0, pct_start=pct), steps)
     assert np.isfinite(got).all() and got.min() >= 4e-6 * (1 - 1e-9) and got.max() <= 1.0
     assert (np.diff(got) <= 0).all()
-
-
-def test_momentum_cycles_against_the_rate():
-    c = OptimConfig(schedule="one_cycle", lr=1.0, cycle_momentum=True)
-    with jax.enable_x64(True):
-        beta = np.asarray(jax.jit(jax.vmap(cycled_momentum(c, 100)))(np.arange(100)))
-    assert beta[[0, 29, 99]] == pytest.approx([0.95, 0.85, 0.95], abs=1e-12)
-    expected = [torchs_one_cycle(t, 100, 0.3, 0.95, 0.85, 0.95) for t in range(100)]
-    np.testing.assert_allclose(beta, expected, rtol=1e-12)
 
 
 def test_momentum_is_constant_unless_asked_to_cycle():
@@ -230,7 +221,7 @@ OPTIMIZERS = {
         name="lion", cycle_momentum=True, **COMMON | dict(schedule="one_cycle")
     ),
     "everything decays": OptimConfig(name="adamw", decay=tuple(set(NAMES.values())), **COMMON),
-    "nothing decays": OptimConfig(name="adam", decay=(), **COMMON),
+    "norms and tokens decay": OptimConfig(name="adam", decay=("norm", "token"), **COMMON),
     "rates fall towards the input": OptimConfig(name="adamw", layer_decay=0.5, **COMMON),
     "sgd, rates fall towards the input": OptimConfig(name="sgd", layer_decay=0.75, **COMMON),
 }
@@ -272,13 +263,8 @@ def test_the_comparison_sees_a_small_fault(fault):
     assert max(np.abs(wrong[name] - right[name]).max() for name in NAMES) > 1e-9
 
 
-def test_optimizers_keep_float32_and_moments_by_role():
+def test_optimizers_keep_float32():
     start, gradients = material()
-    roles = {"adamw": {"mu", "nu"}, "adam, L2": {"mu", "nu"}, "momentum": {"trace"}, "sgd": set()}
-    for which, expected in roles.items():
-        moments = Optimizer(OPTIMIZERS[which], STEPS, 5, TABLE).init(unflatten(start)).moments
-        assert moments.keys() == expected
-        assert all(flatten(tree).keys() == set(NAMES) for tree in moments.values())
     for which in ("adamw", "muon", "lion"):
         with jax.enable_x64(True):  # where a wider number slips in, the result is wide
             got, moments = trained(OPTIMIZERS[f"{which}, one cycle with momentum"], start, gradients, "float32")
@@ -316,24 +302,6 @@ def test_layer_decay_counts_from_the_head():
     for name, scale in (stem | blocks | last).items():
         assert scales[name] == scale, name
     assert set(rate_scales(OptimConfig(), VIT.parameters()).values()) == {1.0}
-
-
-def test_decay_falls_on_the_kinds_that_it_names():
-    tree = unflatten({name: jnp.ones(SHAPE) for name in NAMES})
-    for kinds in (("kernel",), ("norm", "token"), ("position", "scale", "bias"), ()):
-        optimizer = Optimizer(OptimConfig(name="sgd", weight_decay=0.1, decay=kinds), STEPS, 5, TABLE)
-        updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, tree), optimizer.init(tree), tree)
-        decayed = {name for name, x in flatten(updates).items() if x.any()}
-        assert decayed == {name for name, kind in NAMES.items() if kind in kinds}
-
-
-@pytest.mark.parametrize(
-    ("largest", "share"), [(10.0, 1.0), (5.0, 5 / (5 + 1e-6)), (1.0, 1 / (5 + 1e-6)), (1e-3, 1e-3 / (5 + 1e-6))]
-)
-def test_clipping_scales_by_c_over_the_norm_and_1e_6(largest, share):
-    with jax.enable_x64(True):
-        got = clip({"a": jnp.array([3.0]), "b": jnp.array([[4.0]])}, largest)
-    assert [float(got["a"][0]), float(got["b"][0, 0])] == pytest.approx([3 * share, 4 * share], rel=1e-14)
 
 
 def test_clipping_leaves_a_zero_gradient_alone():

@@ -28,15 +28,16 @@ from convert.recognise.reading import Options, read  # noqa: E402
 from convert.write import training  # noqa: E402
 from convert.write.into_run import into_run  # noqa: E402
 from convert.write.into_torch import into_torch  # noqa: E402
+from tests.parity.cases import TRANSFORMER  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.trainer import Trainer  # noqa: E402
 from vit_jax.config.dotted import field_types  # noqa: E402
 from vit_jax.config.run import OptimConfig, RunConfig  # noqa: E402
 from vit_jax.config.trees import flatten, unflatten  # noqa: E402
+from vit_jax.data.images.preprocess import Preprocess  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
 from vit_jax.models import build  # noqa: E402
 from vit_jax.models.layers import fold  # noqa: E402
-from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
 from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.runs import Run  # noqa: E402
 from vit_jax.tasks.computed import task_of  # noqa: E402
@@ -50,20 +51,8 @@ torch.set_num_threads(1)
 VIT = ViTConfig(
     image=(4, 6), patch=2, channels=2, classes=3, width=8, depth=1, heads=2, hidden=12, key_bias=False, layer_scale=0.1
 )
-SEQ = TransformerConfig(
-    width=8,
-    heads=2,
-    hidden=12,
-    encoder_depth=1,
-    decoder_depth=1,
-    source_vocabulary=9,
-    target_vocabulary=9,
-    outputs=9,
-    max_length=8,
-    position="learned",
-    tie="all",
-    bias=False,
-)
+SENTENCES = dict(source_vocabulary=9, outputs=9, max_length=8, position="learned", tie="all", bias=False)
+SEQ = replace(TRANSFORMER, encoder_depth=1, decoder_depth=1, **SENTENCES)
 ADAMW = OptimConfig(
     name="adamw", lr=3e-3, weight_decay=0.1, clip=0.5, warmup=0.4, schedule="cosine", eps=1e-6, beta2=0.99
 )
@@ -78,16 +67,7 @@ OPTIMIZERS = {
     "Muon, layer decay, tokens frozen": replace(ADAMW, name="muon", layer_decay=0.7, freeze=("*token*",)),
 }
 STEPS, EPOCH = 50, 25
-PREPROCESS = {
-    "image": [4, 6],
-    "channels": 2,
-    "fit": "crop",
-    "size": 0,
-    "interpolation": "bilinear",
-    "background": 255,
-    "mean": [0.3, 0.3],
-    "std": [0.7, 0.7],
-}
+PREPROCESS = Preprocess((4, 6), 2, "crop", 0, "bilinear", 255, (0.3, 0.3), (0.7, 0.7)).to_dict()
 WORDS = {side: [f"w{i}" for i in range(9)] for side in ("source", "target")}
 
 
@@ -288,18 +268,6 @@ def test_there_and_back_is_the_same_file(tmp_path, c, name):
     assert rest == {"step", "config", *beside(c)} and all(a[k] == b[k] for k in rest)
 
 
-def test_our_optimizer_loads_into_torchs_own_in_its_own_order(tmp_path):
-    """torch goes by numbers alone: they have to be those that it gives itself."""
-    one = trained(VIT, ADAMW, 2)
-    folder, _ = to_run(save(one, tmp_path / "a.pt"), tmp_path / "run")
-    saved = torch.load(to_torch(folder, tmp_path / "b.pt"), weights_only=True)
-    fresh = trainer(VIT, ADAMW)
-    fresh.optimizer.load_state_dict(saved["optimizer"])
-    for (name, p), q in zip(one.model.named_parameters(), fresh.model.parameters(), strict=True):
-        for key, value in one.optimizer.state[p].items():
-            assert torch.equal(fresh.optimizer.state[q][key], value), (name, key)
-
-
 @pytest.mark.parametrize(
     "c",
     [
@@ -400,7 +368,6 @@ REFUSALS = {
         "group 0 of its optimizer is of Adam or AdamW, but optim.name is momentum",
     ),
     "Adam for Muon": (lambda s: None, replace(ADAMW, name="muon"), "is of Adam or AdamW, but optim.name is muon"),
-    "Adam for Lion": (lambda s: None, replace(ADAMW, name="lion"), "is of Adam or AdamW, but optim.name is lion"),
     "AMSGrad": (group(amsgrad=True), ADAMW, "has amsgrad True: amsgrad keeps the largest second moments"),
     "AMSGrad by its state": (
         entry("max_exp_avg_sq", plain([1.0])),
@@ -461,11 +428,6 @@ REFUSALS = {
         "the optimizer's state of blocks.0.attention.value.weight is [3, 3] instead of [8, 8]",
     ),
     "no tensor": (entry("exp_avg", "text"), ADAMW, "is str instead of [8, 8]"),
-    "one too few": (
-        lambda s: (s["param_groups"][0]["params"].pop(), s["param_groups"][0]["param_names"].pop(), s["state"].pop(7)),
-        ADAMW,
-        "its optimizer has 24 parameters and the network 25, and head.weight is only in one of them",
-    ),
     "strange name": (
         lambda s: s["param_groups"][0]["param_names"].__setitem__(0, "stem.weight"),
         ADAMW,

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -47,10 +46,9 @@ def folder(place, name: str, rows, called=str):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def place(tmp_path_factory, digits_run):
+def place(tmp_path_factory, digits_run, quick_compilation):
     """A folder with a trained run of the digits, and its weights in two other layouts."""
     here = tmp_path_factory.mktemp("other")
-    jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         patch.chdir(here)
         shutil.copytree(digits_run, here / "runs" / "digits")
@@ -58,7 +56,6 @@ def place(tmp_path_factory, digits_run):
             patch.setattr("sys.argv", ["convert", "runs/digits", *target.split()])
             assert convert.main() == 0
         yield here
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True)

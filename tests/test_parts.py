@@ -53,20 +53,6 @@ def test_a_decoder_over_an_images_tokens_says_one_at_a_time_what_it_says_at_once
         np.testing.assert_array_equal(other[2], whole[2])  # what is padding is not seen
 
 
-def test_a_cache_of_another_decoder_or_batch_is_refused():
-    model = network(VECTORS, "float32")
-    memory = jnp.zeros((2, 5, 8))
-    cache = model.decoder.init_cache(memory, None, 3)
-    with pytest.raises(ValueError, match="a cache of batch 2, 2 heads of 4 and 2 blocks does not fit tokens"):
-        model.decoder.step(jnp.zeros((3, 8)), cache)
-    with pytest.raises(ValueError, match="make one with init_cache"):
-        network(dataclasses.replace(VECTORS, heads=4), "float32").decoder.step(jnp.zeros((2, 8)), cache)
-    with pytest.raises(ValueError, match=r"does not fit tokens \[\]"):
-        model.decode_step(jnp.int32(3), cache)
-    with pytest.raises(ValueError, match="length is 0"):
-        model.decoder.init_cache(memory, None, 0)
-
-
 @pytest.mark.parametrize("name", ["digits", "numbers"])
 def test_capture_leaves_every_module_of_a_twin_in_the_mode_that_it_was_in(name):
     """Also a block that a user has set to evaluation, and also after an exception."""

@@ -282,7 +282,6 @@ def test_what_stands_for_data_has_the_shapes_of_the_data(name, length):
         (["digits", "--seeds", "3"], "--seeds: belongs to the command train"),
         (["cifar10-48x4-distil"], "teacher is empty"),
         (["digits", "--batch", "60", "--target", "h100:8"], "batch 60 is not divisible by 8 devices: .* multiple of 8"),
-        (["digits", "--batch", "60", "--accumulate", "2", "--target", "v5e:2x2"], "4 devices x accumulate 2"),
         (["numbers", "--target", "h100:8", "--data.tokens", "999"], "batch 62 is not divisible by 8 devices"),
         (["digits", "--fsdp", "3", "--target", "h100:8"], "fsdp is 3, .* the 8 devices of h100:8"),
     ],

@@ -1,8 +1,7 @@
-"""float64 and float32 beside each other: a run gives its own result whatever was computed before it in the process."""
+"""float64 and float32 beside each other: what is drawn is the same, and what is announced is of the dtype of a run."""
 
 import dataclasses
 import inspect
-import json
 import re
 import typing
 
@@ -10,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import train
 from vit_jax.augmentation.batch import augment
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.policies import POLICIES
@@ -19,46 +17,9 @@ from vit_jax.machine.numerics import fixed_settings
 from vit_jax.presets.build import build
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_of
-from vit_jax.training import finish
 from vit_jax.training.announce import announce
 from vit_jax.training.preflight import preflight
 from vit_jax.training.setup import open_data, set_up
-
-
-@pytest.fixture
-def losses(tmp_path, monkeypatch):
-    """losses(name, dtype): those of the four steps of a run."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(finish, "draw", lambda *_: None)
-    base = preset("digits").run
-    run = dataclasses.replace(
-        base,
-        model=dataclasses.replace(base.model, width=8, depth=1, heads=2, hidden=8, dropout=0.1),
-        augment=dataclasses.replace(base.augment, crop_padding=1, flip=True),
-        epochs=1,
-        batch=128,
-        max_steps=4,
-        log_every=1,
-    )
-
-    def of(name, dtype):
-        train(dataclasses.replace(run, name=name, compute_dtype=dtype))
-        return [json.loads(line)["loss"] for line in (tmp_path / f"runs/{name}/metrics.jsonl").read_text().splitlines()]
-
-    return of
-
-
-@pytest.mark.slow
-def test_a_float64_run_leaves_the_process_as_it_found_it(losses):
-    assert not jax.config.jax_enable_x64
-    first, _, again = losses("a", "float32"), losses("b", "float64"), losses("c", "float32")
-    assert first == again and len(first) == 4 and not jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)  # also where the caller has set it
-    try:
-        assert losses("d", "float32") == first and jax.config.jax_enable_x64
-    finally:
-        jax.config.update("jax_enable_x64", False)
-
 
 # Each way of drawing that augmentation has; `test_every_field_is_tried` fails where one is missing.
 DRAWN = {

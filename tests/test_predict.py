@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -56,10 +55,9 @@ assert FILES > BATCH
 
 
 @pytest.fixture(scope="module", autouse=True)
-def place(tmp_path_factory, digits_run):
+def place(tmp_path_factory, digits_run, quick_compilation):
     """A folder with a run in it, and the first test images as files."""
     folder = tmp_path_factory.mktemp("predict")
-    jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         shutil.copytree(digits_run, folder / "runs" / "digits")
@@ -70,7 +68,6 @@ def place(tmp_path_factory, digits_run):
         (folder / "images" / "notes.txt").write_text("no image")
         (folder / "images" / ".hidden.png").write_text("no image either")
         yield folder
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def open_dataset(run):
@@ -243,17 +240,6 @@ def test_one_image_gets_one_answer_without_the_axis_of_the_batch():
     assert one["attention"].shape == (1, 2, 17, 17) and one["blocks.0"].shape == (17, 16)
 
 
-def test_predict_gives_one_image_one_answer_and_a_list_pairs():
-    loaded = vit_jax.load("digits")
-    first, second = files()[:2]
-    assert vit_jax.predict("digits", first, top=2) == loaded.predict(first, 2)
-    pairs = vit_jax.predict("digits", [Path(first), second], top=2)
-    assert pairs == list(zip([Path(first), Path(second)], loaded.predict([first, second], 2), strict=True))
-    assert vit_jax.predict("digits", "images/deep") == [(Path(files()[3]), loaded.predict(files()[3], 3))]
-    with pytest.raises(UserError, match="a text: there is no such image or folder"):
-        vit_jax.predict("digits", "a text")
-
-
 @pytest.mark.parametrize("inside", ["", "/{step}", "/{step}/model"])
 def test_a_checkpoint_s_folder_is_told_to_be_part_of_its_run(inside, tmp_path, capsys):
     step = runs.find("digits").complete_steps()[0]
@@ -395,18 +381,6 @@ def test_a_name_with_a_line_end_is_printed_in_one_line(capsys, tmp_path):
     (tmp_path / "a\nb.png").write_bytes(Path("images/000.png").read_bytes())
     (line,) = shown(capsys, tmp_path / "a\nb.png")
     assert "a\\nb.png: " in line
-
-
-def test_top(capsys):
-    (line,) = shown(capsys, "images/000.png", "--top", 4)
-    found = re.findall(r"(\d) \(([\d.]+)%\)", line)
-    assert len(found) == 4
-    shares = [float(share) for _, share in found]
-    assert shares == sorted(shares, reverse=True) and sum(shares) <= 100.2
-    (line,) = shown(capsys, "images/000.png", "--top", 99)
-    found = re.findall(r"(\d) \(([\d.]+)%\)", line)
-    assert sorted(name for name, _ in found) == list("0123456789")
-    assert sum(float(share) for _, share in found) == pytest.approx(100, abs=1)
 
 
 def test_csv_and_force(tmp_path, capsys):

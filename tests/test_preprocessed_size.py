@@ -183,7 +183,6 @@ def test_the_encoder_of_a_captioner_takes_the_size_of_its_preprocessing(theirs):
         ("--model.image 18 --init-resize hf", "model.image 18x18 is not divisible by patch 4x4"),
         ("--model.heads 4", "its model.heads is 2, here it is 4; give --model.heads 2"),
         ("--model.pool cls", "its model.pool is cls_mean, here it is cls; give --model.pool cls_mean"),
-        ("--model.no-cls-token --model.pool mean", "its model.pool is cls_mean, here it is mean"),
         ("--init turns --model.rotary none", "its model.rotary is axial, here it is none; give --model.rotary axial"),
         (
             "--init turns --model.rotary-base 7",

@@ -188,7 +188,6 @@ def test_what_a_repository_holds_is_replaced_by_force_alone(digits_run, inside, 
 BEFOREHAND = {
     "hf://me": "is not the address of a repository; write hf://owner/name",
     "hf:me/x": "is not the address of a repository",
-    "hf://me/x/y": "is not the address of a repository",
     "hf://me/x@main": "is no name for a repository",
     "hf://me/a--b": "is no name for a repository",
     "hf://me/../x": "is not the address of a repository",

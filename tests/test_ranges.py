@@ -51,8 +51,8 @@ FIELDS = {
     ImageData: {"folds fold": AMOUNT},
     FittedImages: {
         "background": ((-1, 256), (0, 255)),
-        "size trim threads memory read_ahead": AMOUNT,
-        "window block": COUNT,
+        "size trim threads memory read_ahead window": AMOUNT,
+        "block": COUNT,
     },
     CaptionData: {"drawn": COUNT, "length": LENGTH},
     FeatureData: {"validation test": RATE, "length": LENGTH},

@@ -33,6 +33,7 @@ from vit_jax.training.log import Log
 from vit_jax.training.train import train
 from vit_jax.weights.checkpoint import Checkpoints
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
 TINY = RunConfig(
     task="classify",
     model=ViTConfig(image=8, channels=1, patch=4, classes=0, width=16, depth=1, heads=2, hidden=16),
@@ -48,18 +49,11 @@ TINY = RunConfig(
 STOP = 7  # the run is stopped within its second epoch: 5 steps each
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finish, "draw", lambda *_: "")
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def whole(tmp_path_factory: pytest.TempPathFactory, without_pictures: None) -> Run:
     """A run with the checkpoints 5 (the best) and 7. Do not change it: copy it."""
     folder = Run(tmp_path_factory.mktemp("whole") / "run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish, "draw", lambda *_: "")
-        train(replace(TINY, max_steps=STOP), preset="digits", folder=folder)
+    train(replace(TINY, max_steps=STOP), preset="digits", folder=folder)
     return folder
 
 

@@ -66,8 +66,6 @@ def test_images_may_be_of_other_classes_than_the_presets():
         ("digits x.png --images 0", "images is 0: give 1 to 64"),
         ("digits x.png --views 41", "views is 41: give 1 to 40"),
         ("digits x.png --images 3 --augment.mixup 1", "images is 3, but neighbours are mixed: give an even number"),
-        ("digits x.png --augment.erase 2", "augment.erase is 2.0: give 0 to 1"),
-        ("digits x.png --augment.flip on", "the argument 'on' follows no --field"),
         ("vit-s16 x.png", "data.source is empty: give `data.source"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 from dataclasses import replace
 
 import jax
@@ -12,7 +11,6 @@ import pytest
 from tests.test_lowering import METADATA, WORDS
 from tests.test_step import NOISY, examples
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands import train as command
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.captions.config import CaptionData
@@ -26,12 +24,10 @@ from vit_jax.models.layers import Mlp
 from vit_jax.models.stack import with_lowering
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.runs import Run
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import step
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.weights.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STEPS, BATCH = 3, 8
@@ -179,15 +175,6 @@ def test_remat_computes_again_what_it_says():
     assert products(3, remat="full") == plain + 7 * 3
 
 
-@pytest.mark.slow  # what is computed again is tested above, by the products of the step
-def test_scan_with_remat_takes_less_memory():
-    plain, less = (
-        step_of(4, batch=128, **how).lower().compile().memory_analysis().temp_size_in_bytes
-        for how in ({"optim": SGD}, {"optim": SGD, **CHOICES["scan and remat"]})
-    )
-    assert less < plain / 2
-
-
 def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
     """In float64, with a hidden token that makes their number even."""
     quiet = {field: 0.0 for field in vars(VIT) if field.endswith("dropout")}
@@ -253,36 +240,3 @@ def test_a_step_has_the_fused_kernel_where_it_can(name, monkeypatch):
         engine, tree = engine_of(replace(run, model=replace(run.model, **quiet), attention_kernel=kernel), "float32")
         jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.frozen_arrays)
     assert asked == [name == "Transformer"] * 2
-
-
-# ------------------------------------------------------------------------------------------------ a run
-
-
-SMALL = "digits --model.depth 3 --model.width 8 --model.heads 2 --model.hidden 8 --model.drop-path 0.2 --batch 128 "
-SMALL += "--accumulate 1 --log-every 1 --epochs 2"
-
-
-def saved(name):
-    """(rows of training, {name: array} of the newest checkpoint) of a run."""
-    folder = Run(f"runs/{name}")
-    state = Checkpoints(folder).restore(folder.config().model.shapes())[0].state
-    rows = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
-    trees = {"parameters": state.parameters, **state.moments}
-    return [row["loss"] for row in rows if row["kind"] == "train"], flatten(trees)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_under_other_choices_and_says_so(working_folder, capsys):
-    """Its losses stay as they were to rounding, and its checkpoints have the same names, shapes and dtypes."""
-    train = lambda *words: command.command([*SMALL.split(), *words])  # noqa: E731
-    assert train("--name", "plain", "--max-steps", "6") == 0
-    notes = []
-    for steps, how in ((2, "--scan --remat full"), (4, "--remat dots"), (6, "")):
-        assert train("--name", "changing", "--max-steps", str(steps), *how.split()) == 0
-        notes += [line.partition("because of: ")[2] for line in capsys.readouterr().out.splitlines() if "note " in line]
-    assert notes == ["parallel jit, scan, remat full -> jit, remat dots", "parallel jit, remat dots -> jit"]
-    (losses, arrays), (expected, known) = saved("changing"), saved("plain")
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    assert len(losses) == 6 and arrays.keys() == known.keys()
-    for name, x in known.items():
-        assert (arrays[name].shape, arrays[name].dtype) == (x.shape, x.dtype)

@@ -119,18 +119,15 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
     [
         ("--optim.lr 1e-3", "no field has several values"),
         ("--optim.lr 1e-3,,1e-2", "--optim.lr 1e-3,,1e-2: has an empty value"),
-        ("--optim.lr 1e-3, 1e-2", "has commas and spaces"),
         ("--model.patch 4 8,2", "has commas and spaces; write values as 4x8,8x4"),
         ("--optim.lr 1e-3,0.001", "optim.lr has the value 0.001 twice"),
         ("--optim.lr 1e-3,fast", "--optim.lr fast: give a finite number"),
-        ("--optim.lr 1e-3,-1", "optim.lr is -1.0: give a number above 0"),
         ("--optim.lr 1e-2..1e-3 --trials 3", "optim.lr is 1e-2..1e-3: give the lower end first"),
         ("--optim.lr 1e-3..1e-2", "optim.lr is 0.001..0.01: say with `trials N` how many are tried"),
         ("--optim.lr -1..1e-2 --trials 3", "optim.lr is -1.0: give a number above 0"),
         ("--lr 1e-3,1e-2", "there is no field --lr; here it is optim.lr"),
         ("--keep 1,2", "keep has 2 values, but it changes no result of a run"),
         ("--tune full,head", "--tune: is no field of a run"),
-        ("--augment.flip true,maybe", "--augment.flip true,maybe: give true,false"),
         ("--model.heads 4,5", "model.width 64 is not divisible by heads 5"),
         ("--batch 32,9999", "batch 9999: batch 9999 is larger than the training set of 1294"),
         ("--batch 32,9999 --trials 2", "batch 9999: batch 9999 is larger than the training set of 1294"),
@@ -141,7 +138,6 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--optim.lr 1,2 --seeds 2 --pruner median", "seeds is 2 and pruner is median, which follows a single run"),
         ("--optim.lr 1,2 --pruner mean", "--pruner mean: choose one of none, median, halving, hyperband"),
         ("--optim.lr 1,2 --data.validation 0", "data.validation is 0, and a sweep compares by validation"),
-        ("--loss.name cross_entropy,squared", "loss.name is squared"),
         ("--optim.lr 1,2 --name a/b", "name is 'a/b'"),
         ("--optim.lr 1,2 --resume x", "resume: belongs to the command train"),
         (
@@ -150,8 +146,6 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ),
         ("more --optim.lr 1,2", "the argument 'more' follows no --field"),
         ("--optim.lr 1,2,3 --halving", "there is no field --halving: `pruner halving` ends runs that fall behind"),
-        ("--optim.lr 1,2 --by-device", "there is no field --by-device: give the same command once for each GPU"),
-        ("--optim.lr 1,2 --points 9", "there is no field --points: `trials N` tries N of all combinations"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused_before_anything_is_written(words, said):

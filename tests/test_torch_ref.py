@@ -446,7 +446,6 @@ def same_spread(config, theirs, ours):
         (None, {"target_mask": torch.zeros(1, 1, 3, 3)}, "only boolean masks"),
         (None, {"target_mask": torch.ones(3, 3, dtype=torch.bool)}, "not 4-D"),
         (None, {"memory_mask": torch.ones(2, 3, 3, 4, dtype=torch.bool)}, "not 4-D or does not broadcast"),
-        (None, {"source_mask": torch.ones(1, 2, 3, 3, dtype=torch.bool)}, "not 4-D or does not broadcast"),
     ],
 )
 def test_a_transformer_refuses_what_does_not_fit(inputs, masks, told):

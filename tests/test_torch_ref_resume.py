@@ -1,12 +1,10 @@
 """`python -m torch_ref.train --resume`: bit for bit the run that was never stopped, and what it refuses."""
 
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_ref import train  # noqa: E402
+from tests.test_torch_ref_train import door  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -46,12 +44,6 @@ RUNS = {
         "--optim.nesterov",
     ),
 }
-
-
-def door(monkeypatch, folder, *arguments):
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["train", *map(str, arguments)])
-    return train.main()
 
 
 def tensors(value, path=""):

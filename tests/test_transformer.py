@@ -16,7 +16,6 @@ from vit_jax.models.layers import sinusoids
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.presets.table import PRESETS, preset
 
 TINY = TransformerConfig(
     width=8,
@@ -89,13 +88,6 @@ variants = pytest.mark.parametrize("c", VARIANTS.values(), ids=VARIANTS)
 def test_parameters_of_the_config_are_those_of_the_modules(c):
     for tree in (lambda: split_model(Transformer(c, rngs=nnx.Rngs(0)))[1], lambda: start(c, jax.random.key(0))):
         assert {name: x.shape for name, x in flatten(jax.eval_shape(tree)).items()} == c.shapes()
-
-
-@pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "translate"])
-def test_parameters_of_presets_are_those_of_the_modules(name):
-    c = dataclasses.replace(preset(name).run.model, source_vocabulary=11, target_vocabulary=11, outputs=11)
-    real = jax.eval_shape(lambda: split_model(Transformer(c))[1])
-    assert {name: x.shape for name, x in flatten(real).items()} == c.shapes()
 
 
 # ------------------------------------------------------------------------------------------ masks

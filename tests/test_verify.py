@@ -25,24 +25,15 @@ from convert.verify.sides import ByRows
 from convert.verify.weights import noise
 from tests.parity.faulty_files import FAULTS, Fault, moved, renamed
 from tests.parity.faulty_tables import CLIP, EXAMPLES, KINDS, TableFault, examples
-from tests.parity.groups import quick_compilation
 from tests.parity.layouts_notebooks import HEADS
 from tests.parity.layouts_seq2seq import MARIAN
 from tests.parity.libraries import load
 from tests.parity.weights import weights
 from vit_jax.models.vit_config import ViTConfig
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 VIT = ViTConfig(image=(6, 4), patch=2, classes=5, width=8, depth=3, heads=2, hidden=12)
 TIMM = LAYOUTS["timm"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_optimizations():
-    import jax
-
-    quick_compilation()
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def ours(config=VIT):

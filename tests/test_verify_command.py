@@ -15,23 +15,22 @@ pytest.importorskip("torch", reason="PyTorch cannot be imported, so no other for
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
-from tests.parity.groups import quick_compilation
 from tests.parity.libraries import load
-from tests.parity.weights import weights
+from tests.test_verify import VIT, ours
 from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.models.vit_config import ViTConfig
 
-VIT = ViTConfig(image=(6, 4), patch=2, classes=5, width=8, depth=3, heads=2, hidden=12)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_optimizations():
-    import jax
-
-    quick_compilation()
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+PREPROCESS = {
+    "image": [6, 4],
+    "channels": 3,
+    "fit": "stretch",
+    "size": 4,
+    "interpolation": "bicubic",
+    "background": 0,
+    "mean": [0.5] * 3,
+    "std": [0.25] * 3,
+}
 
 
 @pytest.fixture
@@ -40,10 +39,6 @@ def timm():
         load("timm")
     except ImportError:
         pytest.skip("timm is not installed")
-
-
-def ours(config=VIT):
-    return {name: value.astype(np.float32) for name, value in weights(config).items()}
 
 
 def files(tmp_path, parameters=None):
@@ -261,39 +256,19 @@ def test_a_picture_of_too_many_pixels_is_refused_without_a_warning(tmp_path, mon
 
     Image.new("RGB", (6, 4)).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
-    preprocess = {
-        "image": [6, 4],
-        "channels": 3,
-        "fit": "stretch",
-        "size": 4,
-        "interpolation": "bicubic",
-        "background": 0,
-        "mean": [0.5] * 3,
-        "std": [0.25] * 3,
-    }
     with pytest.raises(UserError, match="24 pixels"):
-        images(str(tmp_path / "a.png"), VIT, preprocess)
+        images(str(tmp_path / "a.png"), VIT, PREPROCESS)
     assert not recwarn.list
 
 
 def test_pictures_are_prepared_as_the_file_says(tmp_path):
     from PIL import Image
 
-    preprocess = {
-        "image": [6, 4],
-        "channels": 3,
-        "fit": "stretch",
-        "size": 4,
-        "interpolation": "bicubic",
-        "background": 0,
-        "mean": [0.5] * 3,
-        "std": [0.25] * 3,
-    }
     pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    given = images(str(tmp_path), VIT, preprocess)["images"]
+    given = images(str(tmp_path), VIT, PREPROCESS)["images"]
     assert np.allclose(given, (pixels[None] / 255 - 0.5) / 0.25, rtol=0, atol=1e-12)
     with pytest.raises(UserError, match="says nothing of its preprocessing"):
         images(str(tmp_path), VIT, None)
     with pytest.raises(UserError, match="takes none"):
-        images(str(tmp_path), TransformerConfig(), preprocess)
+        images(str(tmp_path), TransformerConfig(), PREPROCESS)

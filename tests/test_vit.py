@@ -19,19 +19,11 @@ from vit_jax.config.fields import pair
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
-from vit_jax.models.sizes import SIZES, sized_config
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit import ViT, fixed_positions
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.presets.table import PRESETS, preset
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """These nets run for microseconds and would be optimised for minutes."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 # ------------------------------------------------------------------------------ the papers, in numpy
@@ -261,10 +253,6 @@ CASES = {
     "a convolution and all of the stem": dict(
         image=(8, 8), patch=(4, 2), stem=(6,), stem_pre_norm=True, stem_norm=True, stem_bias=False, norm_bias=False
     ),
-    "stem without bias": dict(stem_bias=False),
-    "norm before the stem": dict(stem_pre_norm=True),
-    "norm after the stem": dict(stem_norm=True),
-    "relu after the stem": dict(stem_activation="relu"),
     "all of the stem": dict(stem_pre_norm=True, stem_norm=True, stem_activation="relu", stem_bias=False),
     "patches alone": PATCHES,
     "a register and patches": dict(cls_token=False, registers=1, pool="mean"),
@@ -310,7 +298,6 @@ CASES = {
     "no key bias": dict(key_bias=False),
     "no value bias": dict(value_bias=False),
     "no out bias": dict(out_bias=False),
-    "no attention bias": dict(query_bias=False, key_bias=False, value_bias=False, out_bias=False),
     "q/k norm": dict(qk_norm=True),
     "head width": dict(head_width=7),
     "one head": dict(heads=1),
@@ -322,11 +309,9 @@ CASES = {
     "gated": dict(gated=True, activation="silu"),
     "gated, no mlp bias": dict(gated=True, mlp_bias=False),
     "no mlp bias": dict(mlp_bias=False),
-    "mean of patches": dict(pool="mean"),
     "mean of patches, prefix": dict(**PREFIX, pool="mean"),
     "mean of all": dict(pool="mean_all"),
     "attention pooling": dict(pool="map"),
-    "attention pooling, patches alone": dict(**PATCHES | dict(pool="map")),
     "attention pooling, other options": dict(
         pool="map", gated=True, mlp_bias=False, norm_bias=False, head_width=7, activation="gelu_tanh"
     ),
@@ -334,7 +319,6 @@ CASES = {
         pool="map_all", pool_heads=2, pool_hidden=14, attention_norm=True, mlp_norm=True
     ),
     "class token and mean, wide head": dict(pool="cls_mean", head_norm=True),
-    "class token and mean, hidden layer": dict(pool="cls_mean", head_hidden=7),
     "RMS norms": dict(norm_kind="rms", **PREFIX),
     "RMS norms everywhere": dict(
         **{**RICH, "head_hidden": 0}, norm_kind="rms", stem_norm=True, attention_norm=True, mlp_norm=True
@@ -528,19 +512,6 @@ def test_parameters_are_those_of_the_modules(c):
     assert c.shapes() == modules(c)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if preset(name).run.task == "classify"])
-def test_parameters_of_presets_are_those_of_the_modules(name):
-    c = preset(name).run.model
-    c = c if c.classes else dataclasses.replace(c, classes=7)
-    assert c.shapes() == modules(c)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_parameters_of_sizes_are_those_of_the_modules(size):
-    c = sized_config(f"vit-{size}14")
-    assert c.shapes() == modules(c)
-
-
 @pytest.mark.parametrize("case", ["base", "two heads, with norms", "attention pooling, other options"])
 def test_starting_values_have_the_names_and_shapes_of_the_parameters(case):
     c = dataclasses.replace(BASE, **CASES[case])
@@ -613,29 +584,6 @@ def test_flops_are_those_of_the_program(case):
 def captured():
     model, images = network(BASE, random_weights(BASE)), jnp.asarray(random_images(BASE), "float32")
     return model, images, model.capture(images, names(BASE))
-
-
-def test_capture_gives_the_promised_shapes():
-    """B 3, L 2, H 3, N 1 + 8, D 12, K 5."""
-    _, _, values = captured()
-    tokens = dict.fromkeys(["tokens", "blocks.0", "blocks.1", "features"], (3, 9, 12))
-    assert {name: x.shape for name, x in values.items()} == {
-        **tokens,
-        "pooled": (3, 12),
-        "attention": (3, 2, 3, 9, 9),
-        "logits": (3, 5),
-    }
-
-
-def test_captured_attention_is_a_distribution_of_each_token():
-    attention = np.asarray(captured()[2]["attention"])
-    assert attention.dtype == np.float32 and attention.min() >= 0
-    np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-6)
-
-
-def test_captured_logits_are_those_of_the_plain_call_bit_for_bit():
-    model, images, values = captured()
-    np.testing.assert_array_equal(values["logits"], model(images))
 
 
 def test_capture_gives_only_what_it_was_asked_for():

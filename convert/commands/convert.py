@@ -122,8 +122,6 @@ def _check_program(arguments: argparse.Namespace) -> None:
 def begun_from(path: str) -> str:
     """The layout of the weights that a run began with (its `init`). The name of the layout; empty where it did not
     begin with weights, or with those of our own layout.
-
-    It is the default target, so that a fine-tuned network goes back to where it came from.
     """
     try:
         init = Run(path).record().get("init") if Run(path).exists() else None

@@ -16,10 +16,7 @@ BYTES = 64 << 20  # of an answer; a repository of 100,000 files has one of 30 MB
 
 @contextlib.contextmanager
 def bounded_answers(hub: Any, address: str) -> Iterator[None]:
-    """A context in which `hub` reads no answer in JSON that is endless, too large or compressed.
-
-    Files are not answers: they state their size, and may take long.
-    """
+    """A context in which `hub` reads no answer in JSON that is endless, too large or compressed."""
     session = hub.utils.get_session()
     hooks = getattr(session, "event_hooks", None)
     if hooks is None:  # a library before 1.0, which sends its requests by another

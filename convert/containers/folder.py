@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -221,6 +221,16 @@ def _open(path: str) -> Source:
     return open_shards(path) if path.endswith(INDEX) else open_file(path)
 
 
+def _check_listed(path: str, file: str, found: Set[str], listed: Mapping[str, str], name: str) -> None:
+    """Raise UserError where a shard lacks a tensor that the index has in it, or holds another."""
+    expected = {tensor for tensor, where in listed.items() if where == file}
+    if absent := sorted(expected - found):
+        raise UserError(path, f"lacks {absent[0]}, which {name} says is in it", AGAIN)
+    if extra := sorted(found - expected):
+        entry = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
+        raise UserError(path, f"holds {extra[0]}, which {name} {entry}", AGAIN)
+
+
 def open_shards(index: str) -> Source:
     """All shards of an index as one source."""
     listed, files = _shards(index)
@@ -239,13 +249,8 @@ def open_shards(index: str) -> Source:
                 raise UserError(index, f"names the file {file}, which is not there", "get it as well")
             _check_inside(path)
             sources[file] = source = open_file(path)
-            expected, name = {tensor for tensor, where in listed.items() if where == file}, os.path.basename(index)
             found = flatten(source.tree, source.separator, strict=False)
-            if absent := sorted(expected - found.keys()):
-                raise UserError(path, f"lacks {absent[0]}, which {name} says is in it", AGAIN)
-            if extra := sorted(found.keys() - expected):
-                entry = f"says is in {listed[extra[0]]}" if extra[0] in listed else "does not list"
-                raise UserError(path, f"holds {extra[0]}, which {name} {entry}", AGAIN)
+            _check_listed(path, file, found.keys(), listed, os.path.basename(index))
             tree |= found
     except BaseException:
         close()

@@ -127,10 +127,7 @@ class _Reader:
     # ---------------------------------------------------------------- persistent ids, attributes, calls
 
     def persistent(self) -> None:
-        """("storage", storage class, key, location, elements[, view]), or a class ("module", class, file, source).
-
-        Views and classes are of the older format.
-        """
+        """("storage", storage class, key, location, elements[, view]), or a class ("module", class, file, source)."""
         match self.stack.pop():
             case ("module", Global() as known, *_):
                 return self.push(known)

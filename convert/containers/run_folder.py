@@ -114,10 +114,7 @@ class _Choice:
 
 
 def _choose(run: Run, step: int | Literal["best", "last"]) -> _Choice:
-    """The step of a run that is meant. Raises UserError as `open_run` does.
-
-    As in `vit_jax.load`, the last is the newest that is not damaged, and its notes say which was the best.
-    """
+    """The step of a run that is meant. Raises UserError as `open_run` does."""
     known = run.complete_steps()
     if not known:
         raise UserError(run, "nothing has been saved here yet", "let it train until its first checkpoint")

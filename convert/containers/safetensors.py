@@ -182,10 +182,7 @@ def _tensor(file: PositionalFile, name: str, dtype: np.dtype, shape: Shape, offs
 def write(
     path: str, tree: Mapping[str, Spec], arrays: Iterator[tuple[TreePath, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Write tensors in the order in which they come, and their digests into the header at the end; see source.Writer.
-
-    Order and alignment in the file are those of the safetensors library.
-    """
+    """Write tensors in the order in which they come, then their digests into the header (see source.Writer)."""
     for name, spec in tree.items():
         if spec.dtype not in NAMES:
             raise UserError(

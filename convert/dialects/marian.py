@@ -227,13 +227,8 @@ GENERATION = (
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
-def facts(
-    layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None], base: bool
-) -> Facts:
-    """Facts from config.json and generation_config.json."""
-    if "config.json" not in files:
-        return Facts()
-    config = files["config.json"]
+def _check_config(config: Json, model_type: str) -> None:
+    """Raise UserError where a config.json is of other weights, or of a network that there is none of here."""
     if (found := config.get("model_type", model_type)) != model_type:
         what = f"config.json: model_type is {found!r}"
         if found in IDS_OF:
@@ -254,14 +249,24 @@ def facts(
                 "the same",
                 "it cannot be converted",
             )
-    shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
-    if shared and not tied:
+    if config.get("share_encoder_decoder_embeddings", True) and not config.get("tie_word_embeddings", True):
         raise UserError(
             "config.json",
             "tie_word_embeddings is false while embeddings are shared, which versions 4 and 5 of transformers read "
             "differently",
             "re-save it tied",
         )
+
+
+def facts(
+    layout: Layout, files: Mapping[str, Json], model_type: str, ids: Mapping[str, int | None], base: bool
+) -> Facts:
+    """Facts from config.json and generation_config.json."""
+    if "config.json" not in files:
+        return Facts()
+    config = files["config.json"]
+    _check_config(config, model_type)
+    shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
     fields = {"tie": _ties(shared, tied, base), **{name: config[name] for name in DROPOUTS if name in config}}
     if "dropout" in fields:
         fields["embedding_dropout"] = fields["dropout"]

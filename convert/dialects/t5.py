@@ -249,10 +249,7 @@ def cannot_hold(c: TransformerConfig, kind: Class, per_block: bool) -> list[str]
 
 
 def _other_tables(names: Names, per_block: bool) -> list[str]:
-    """A clause where second blocks have tables of relative positions and should not, or the other way round.
-
-    A file without a second block is one of T5, whose function is then the same.
-    """
+    """A clause where second blocks have tables of relative positions and should not, or the other way round."""
     second = [f"{stack}.block.1.layer.0.SelfAttention." for stack in LAYERS]
     tables = {f"{block}relative_attention_bias.weight" in names for block in second if f"{block}q.weight" in names}
     return [] if (tables or {False}) == {per_block} else ["its blocks share a table, or each has its own, unlike here"]

@@ -28,10 +28,7 @@ ALIKE = "the names are also those of timm's VisionTransformer or DeiT III, which
 
 
 def _idle_unless(rotary: tuple[str, ...], value: Any, *others: Any, places: str = "") -> Field:
-    """A field of rotary positions: `value`, without effect, unless they are of a kind in `rotary` (and of `places`).
-
-    Of a field that is a choice, `others` are the other values that it can have.
-    """
+    """A field of rotary positions: `value`, without effect, unless they are of a kind in `rotary` (and of `places`)."""
 
     def follow(names: Names, known: Json) -> Any:
         used = known["rotary"] in rotary and (not places or known.get("rotary_places") in (None, places))

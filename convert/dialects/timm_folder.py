@@ -221,10 +221,7 @@ def facts(config: Mapping[str, Any], arguments: Reader = _plain_arguments) -> Fa
 
 
 def _check_dynamic(args: Json, image: Any, patch: Any) -> None:
-    """Raise UserError where timm pads images that patches do not divide, or refuses them: it takes images of any size.
-
-    One that takes images of one size leaves out what patches do not cover.
-    """
+    """Raise UserError where timm pads images that patches do not divide, or refuses them: it takes any size."""
     if image is None or pair(covered(image, patch)) == pair(image):
         return
     size, part = ("x".join(map(str, pair(each))) for each in (image, covered(image, patch)))

@@ -187,10 +187,7 @@ def read_side(files: Mapping[str, Json]) -> Facts:
 
 
 def _search_settings(config: Json, generation: Json) -> Json:
-    """The settings of the search that `generate` of transformers makes where nothing else is asked for.
-
-    It ends after 20 tokens unless the folder says otherwise, or the decoder has fewer positions.
-    """
+    """The settings of the search that `generate` of transformers makes where nothing else is asked for."""
     old = {name: config[name] for name in OLD if name in config}
     found = old | {name: value for name, value in generation.items() if value is not None}
     if not found.keys() & {"max_length", "max_new_tokens"}:

@@ -30,10 +30,7 @@ HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "unknown"
 
 @contextlib.contextmanager
 def claim(place: Path) -> Iterator[Path]:
-    """A new folder beside a place for the one process that may write there; it is removed afterwards.
-
-    What earlier processes left is removed first.
-    """
+    """A new folder beside a place for the one process that may write there; it is removed afterwards."""
     lock = place.with_name(f".{place.name}.lock")
     handle = _lock(place, lock)
     workspace = place.with_name(f".{place.name}.{HOST}.{os.getpid()}.tmp")

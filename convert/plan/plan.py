@@ -87,10 +87,7 @@ def plan(
 
 
 def _of_one_size(facts: Facts, config: NetworkConfig, layout: Layout, resize: str) -> Facts:
-    """The facts without a preprocessing of a size that the network does not take in a layout; a note says so.
-
-    `resize` is the --adapt with which it would.
-    """
+    """The facts without a preprocessing of a size that the network does not take in a layout; a note says so."""
     h, w, _ = config.pixels() or (0, 0, 0)
     images = facts.preprocess["image"] if facts.preprocess else [h, w]
     if list(images) == [h, w]:
@@ -121,10 +118,7 @@ def _parameter_ghosts(
 def _target_rows(
     layout: Layout, config: NetworkConfig, reading: Reading, parameters: dict[str, np.ndarray]
 ) -> list[Row]:
-    """The layout's rows for these parameters. Raises UserError where names or shapes are not those of the config.
-
-    Of its optional tensors those are written that a file of this layout had before, and carried ones that are there.
-    """
+    """The layout's rows for these parameters. Raises UserError where names or shapes are not those of the config."""
     carried = {name for name in parameters if name.startswith(CARRIED)}
     wanted = {*reading.optional.get(layout.name, ()), *(name.removeprefix(CARRIED) for name in carried)}
     rows = rules.narrow_written(layout.rows(config), wanted)

@@ -93,10 +93,7 @@ class Target:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """A temporary folder beside the target, for this process alone: no other one writes to the target meanwhile.
-
-        It is removed afterwards, and parent folders with it that were made and stay empty.
-        """
+        """A temporary folder beside the target, for this process alone: no other one writes to the target meanwhile."""
         made = [folder for folder in self.path.absolute().parents if not folder.exists()]
         try:
             with self.failures():

@@ -78,11 +78,7 @@ class Contradiction(NamedTuple):
 
 
 def resolve(layout: Layout, names: Names, stated: Stated, path: str, typed: Mapping[str, str] = {}) -> Any:
-    """The config of a file's network.
-
-    The first source of `stated` that has a field gives it, but --model comes after the layout and the shapes, and
-    FALLBACK last. Fields that only training uses may be stated, too.
-    """
+    """The config of a file's network."""
     if reasons := layout.refuses("file", names):
         raise UserError(path, "; ".join(reasons))
     for who, fields in stated:
@@ -187,10 +183,7 @@ def _check_depth(config: Any, names: Names, values: Json, path: str) -> None:
 
 
 def _check_config(layout: Layout, config: Any, path: str, otherwise: Collection[str] = ()) -> None:
-    """Raise UserError where the config is no network, makes a parameter of absurd size, or is not one of the layout.
-
-    `otherwise` are the fields of `_stated_otherwise`.
-    """
+    """Raise UserError where the config is no network, makes a parameter of absurd size, or is not one of the layout."""
     with about(path):
         config.check()
     for name, shape in config.shapes().items():

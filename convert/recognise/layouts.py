@@ -37,10 +37,7 @@ def shapes(tensors: Mapping[str, Tensor]) -> Names:
 
 @dataclass(frozen=True)
 class Recognition:
-    """What tensors are by their names and shapes: the layouts that have such files, or why they are refused by name.
-
-    True where anything is known of them. It is made once a file, and handed to all who ask.
-    """
+    """What tensors are by their names and shapes: the layouts that have such files, or why they are refused by name."""
 
     names: Names
     layouts: tuple[Layout, ...]
@@ -165,8 +162,6 @@ def find(name: str, option: str) -> list[Layout]:
 def closest(names: Iterable[str]) -> str:
     """The layout whose names are most like those of a file, compared by their parts between dots. A clause naming it;
     empty where none is like them.
-
-    At most FIRST names are looked at, and FORMS of those that differ in more than numbers: real files have fewer.
     """
 
     def parts(names: Iterable[str]) -> list[frozenset[str]]:

@@ -77,10 +77,7 @@ def remedy(side: str) -> str:
 
 
 def side_file(source: Source, files: Mapping[str, Any]) -> str:
-    """The name of the side file that holds a source's provenance.
-
-    It has to list the source's file, and to hold digests of its tensors (a run's folder has digests elsewhere).
-    """
+    """The name of the side file that holds a source's provenance."""
     name = os.path.basename(source.path.replace("\\", "/").rstrip("/"))
     if "digests" in files.get(f"{name}.json", {}):
         return f"{name}.json"

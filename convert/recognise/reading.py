@@ -126,13 +126,19 @@ def open_path(path: str, options: Options) -> Source:
     return source
 
 
-def identify(source: Source, options: Options, chosen: Chosen[Recognition] | None = None) -> Reading:
-    """The reading of an opened source."""
+def _files_of(source: Source) -> tuple[dict[str, Any], dict[str, Any], Json | None]:
+    """(what is known of a source beside its files, all that stands beside its tensors, the record among these)."""
     known = {"config.json": source.record} if source.record else {}
     beside = side_files(source.path, known) if source.side is None else source.side
     files: dict[str, Any] = {**beside, **known, "__metadata__": source.metadata}
     if record := own_record(source.tree):
         files["config.json"] = record
+    return known, files, record
+
+
+def identify(source: Source, options: Options, chosen: Chosen[Recognition] | None = None) -> Reading:
+    """The reading of an opened source."""
+    known, files, record = _files_of(source)
     provenance = read_provenance(source, files, bool(options.layout))
     label, tensors, left_out, found = chosen or weights_in.choose(source, recognise, options.key)
     side = side_file(source, files)
@@ -163,15 +169,14 @@ def identify(source: Source, options: Options, chosen: Chosen[Recognition] | Non
     rows, tensors, heads = _claim(source.path, tensors, layout, config, options)
     carried = _carried_beside(source.path) if source.side is None else {}
     tensors, rows = {**tensors, **carried}, [*rows, *(rules.passthrough(name, t.shape) for name, t in carried.items())]
-    extra = {k: options.sets[k] for k in options.sets if k in extras(layout.network)}
-    extra |= whole_image(layout, config, said)
+    extra = {k: x for k, x in options.sets.items() if k in extras(layout.network)} | whole_image(layout, config, said)
     facts = _facts(source.path, layout, config, (provenance, side), stated, model, extra)
     if not known and source.side is None and (note := unread(source.path, consulted, layout.tokenizer)):
         facts = replace(facts, notes=(*facts.notes, note))
     statistics = {k: options.sets[k] for k in SETTABLE if k in options.sets}
     left_out = [*left_out, *aside, *heads, *source.skipped]
-    kind = outputs.target(options.sets)
-    return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, statistics, label, kind)
+    how = (statistics, label, outputs.target(options.sets))
+    return Reading(source, layout, config, tensors, rows, facts, left_out, provenance, *how)
 
 
 def _check_kind(
@@ -285,10 +290,7 @@ def _facts(
 
 
 def _join_facts(own: Facts, library: Facts, model: Facts, extra: Json) -> Facts:
-    """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's.
-
-    Settings of generation are those of the side files, which a user may change as the library allows it.
-    """
+    """The facts of our own provenance, of the library's side files and of a model's name; `extra` is the user's."""
     images = own.preprocess or library.preprocess or model.preprocess
     notes = library.notes + (() if images else model.notes)
     settings = {name: library.extra[name] for name in ("generation",) if name in library.extra}

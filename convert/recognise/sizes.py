@@ -51,10 +51,7 @@ def trim_of(image: Size, patch: Size, whole: Any) -> tuple[int, int]:
 
 
 def trimmed(c: NetworkConfig, images: Mapping[str, Any], any_size: bool) -> Json:
-    """A preprocessing that makes whole images as one that trims them to what a network's patches cover.
-
-    It stays as it is where patches cover them, and where the network takes images of another size.
-    """
+    """A preprocessing that makes whole images as one that trims them to what a network's patches cover."""
     size: Any = images.get("image")
     patch, shape = patch_of(c), c.pixels()
     if patch is None or shape is None or not is_size(size) or images.get("trim"):

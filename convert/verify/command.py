@@ -86,10 +86,7 @@ def describe_adaptation(plan: Plan) -> list[str]:
 
 
 def command(arguments: argparse.Namespace, options: Options) -> int:
-    """Compare two files.
-
-    Where the provenance of one names the other, that is first adapted and cast as the provenance states.
-    """
+    """Compare two files."""
     from vit_jax.machine.backend import configure_jax
 
     from ..plan.plan import DTYPES

@@ -57,11 +57,7 @@ def _optimizer_item(plan: Plan, state: Training) -> tuple[dict[str, Spec], Named
 
 
 def _task_metadata(run: RunConfig, facts: Facts, path: str, files: bool) -> tuple[Json, list[str]]:
-    """({key: value} that config.json has to hold so that the network can be used, notes on values that are defaults).
-
-    `files` says whether those that a run keeps go along.
-    Raises UserError on a value that is not stated and has no default.
-    """
+    """({key: value} that config.json has to hold so that the network can be used, notes on defaults)."""
     stated = {**facts.extra, "preprocess": facts.preprocess, **facts.outputs.to_metadata()}
     out: Json = {}
     notes = []

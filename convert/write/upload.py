@@ -66,18 +66,23 @@ def repository(address: str, public: bool, force: bool) -> Repository:
         if status == 404:
             return Repository(name, private=not public)
         raise UserError(address, what, f"{remedy}, and repeat the command") from error
-    if bool(found.private) == public:
+    files = tuple(each.rfilename for each in found.siblings or ())
+    _check_free(address, bool(found.private), public, () if force else files)
+    return Repository(name, not public, True, files, found.sha)
+
+
+def _check_free(address: str, private: bool, public: bool, files: Sequence[str]) -> None:
+    """Raise UserError where a repository is seen by others than it is to be, or holds files of somebody else."""
+    if private == public:
         is_, remedy = ("private", "leave --public out") if public else ("public", "add --public")
         raise UserError(address, f"exists and is {is_}", f"{remedy}, or choose another name")
-    files = tuple(each.rfilename for each in found.siblings or ())
-    if (held := sorted({*files} - {OWN})) and not force:
+    if held := sorted({*files} - {OWN}):
         more = f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
         raise UserError(
             address,
             f"exists and holds {', '.join(held[:LISTED])}{more}",
             "choose another name, or replace all that it holds with --force (its history keeps it)",
         )
-    return Repository(name, not public, True, files, found.sha)
 
 
 def upload(to: Repository, folder: Path, files: Sequence[Path], message: str) -> str:

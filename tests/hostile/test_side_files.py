@@ -20,14 +20,14 @@ from convert.layout import Facts
 from convert.plan.plan import plan
 from convert.recognise.reading import Options, read
 from convert.write.write import write
+from tests.test_provenance import CONFIG
+from tests.test_provenance import SAID as STATED
 from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
-from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import untrained_run
 
-CONFIG = ViTConfig(image=8, patch=4, classes=3, width=8, depth=1, heads=2, hidden=12)
 HOW = {
     "image": [8, 8],
     "channels": 3,
@@ -39,10 +39,7 @@ HOW = {
     "std": [0.25] * 3,
 }
 NAMES = ["ant", "bee", "cat"]
-SAID = Options(
-    sets={name: getattr(CONFIG, name) for name in ("image", "heads", "eps", "activation", "pool")}
-    | {"mean": 0.5, "std": 0.25}
-)
+SAID = Options(sets=STATED)
 NONSENSE = [
     None, True, 0, -1, 1, 2**40, 10**400, 1e-30, 1e308, 1.5, "", "x", "1", "²", [], [1],
     [0, 0], [-1, -1], [1e9, 1e9], [16, 16], [0.5, 0.5], [1, 2, 3], [0, 0, 0],

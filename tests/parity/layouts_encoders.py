@@ -26,7 +26,7 @@ from convert.verify.sides import ByRows
 from vit_jax.models.positions import rotary
 from vit_jax.models.vit_config import ViTConfig
 
-from .layouts_huggingface import identify, written
+from .layouts_huggingface import identify, randomise, written
 from .libraries import load
 
 SMALL = dict(
@@ -158,19 +158,6 @@ def two_towers() -> list[Saved]:
 
 
 CLASSES = [*dinov2(), *dinov3(), *two_towers()]
-
-
-def randomise(module: torch.nn.Module) -> torch.nn.Module:
-    """Every parameter random, of a size that keeps its maps' inputs as large as they are."""
-    generator = torch.Generator().manual_seed(0)
-    for name, p in module.named_parameters():
-        value = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-        if p.dim() in (2, 4) and "token" not in name:
-            value = value / np.sqrt(np.prod(p.shape[1:]))
-        elif "norm" in name:
-            value = value * 0.3 + name.endswith("weight")
-        p.data = value
-    return module
 
 
 def saved(model: torch.nn.Module) -> tuple[Arrays, dict[str, Any]]:

@@ -77,9 +77,9 @@ def randomise(module: torch.nn.Module) -> torch.nn.Module:
     generator = torch.Generator().manual_seed(0)
     for name, p in module.named_parameters():
         value = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-        if p.dim() in (2, 4):
+        if p.dim() in (2, 4) and "token" not in name:
             value = value / np.sqrt(np.prod(p.shape[1:]))
-        elif "layernorm" in name:
+        elif "norm" in name:
             value = value * 0.3 + name.endswith("weight")
         p.data = value
     return module

@@ -77,7 +77,7 @@ def evaluate(
             any layout. Or a network in memory, as `vit_jax.load` returns it: that of a run is measured on the run's
             data too.
         split: of the data; empty: test, of other data that has none validation, or all.
-        which: the weights of a run, as of `vit_jax.load`.
+        which: the weights of a run, as of `vit_jax.load`, as are the languages, `prefix` and `task`.
         data_dir: takes the place of data.dir.
         batch: examples in a step; 0: as in training.
         source: other data than the run's, as data.source names it (folder:PATH, FILE.npz, csv:FILE, ...): images
@@ -89,8 +89,6 @@ def evaluate(
             its mirror image.
         probe: none, knn or linear.
         skip_unreadable: leave out images that cannot be read, and say how many, instead of stopping.
-        source_language: of other data, as of `vit_jax.load`.
-        prefix: of weights that are no run's, as of `vit_jax.load`.
         data_range: (low, high), the values of other images that become black and white; empty: those of training.
         bootstrap: so many samples of the examples, drawn with replacement, give each metric a 95 % interval, the
             Evaluation's `intervals`; 0: none.
@@ -109,33 +107,13 @@ def evaluate(
         UserError: where there is no such split, the network does not have the classes, the run's own data is not what
             it was trained on, there are no images to mirror, or no classes for a probe.
     """
-    name, network = _network(path, which, ema, Spoken(source_language, target_language, prefix, task))
+    texts = {"source_language": source_language, "target_language": target_language, "prefix": prefix, "task": task}
+    other = DataOptions(source=source, dir=data_dir, range=tuple(data_range), **texts, **table_fields(table))
+    name, network = _network(path, which, ema, other.spoken)
     given = _examples(data, class_names)
-    other = DataOptions(
-        source=source,
-        dir=data_dir,
-        range=tuple(data_range),
-        source_language=source_language,
-        target_language=target_language,
-        prefix=prefix,
-        task=task,
-        **table_fields(table),
-    )
-    asked = EvaluateFlags(
-        run=name,
-        split=split,
-        weights=which,
-        batch=batch,
-        flip=flip,
-        probe=probe,
-        bootstrap=bootstrap,
-        share=share,
-        outputs=os.fspath(outputs),
-        force=True,
-        joined=os.fspath(joined),
-        skip_unreadable=skip_unreadable,
-        data=other,
-    )
+    how = {"batch": batch, "flip": flip, "probe": probe, "bootstrap": bootstrap, "skip_unreadable": skip_unreadable}
+    parts = {"share": share, "outputs": os.fspath(outputs), "joined": os.fspath(joined)}
+    asked = EvaluateFlags(run=name, split=split, weights=which, data=other, force=True, **how, **parts)
     check_ranges(asked)
     measured = measure(Request(flags=asked, ema=ema, search=search, given=given, network=network))
     for remark in (*measured.remarks, *measured.result.notes):

@@ -45,11 +45,11 @@ def command(arguments: list[str]) -> int:
     for folder in filter(Path.is_dir, map(Path, o.files)):
         what = f"is a folder{' of --parts, which is gone' if (folder / 'job.json').exists() else ''}"
         raise UserError(show_path(folder), what, "give the files that predict or evaluate wrote with --share I/N")
+    check_outputs({"to": o.to}, o.force, o.files)
     suffixes = {Path(file).suffix.lower() for file in [*o.files, o.to]}
     if suffixes not in ({TABLE}, {ARRAYS}):
         remedy = "give tables (.csv) or arrays (.npz), and --to of the same kind"
         raise UserError(f"the files end in {' and '.join(sorted(suffixes))}", remedy=remedy)
-    check_outputs({"to": o.to}, o.force, o.files)
     rows = (join_tables if suffixes == {TABLE} else join_arrays)(o.files, o.to)
     print(printable(f"{o.to} has the {rows:,} rows of {len(o.files):,} files"))
     return DONE

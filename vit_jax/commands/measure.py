@@ -121,9 +121,9 @@ class Request:
 
     flags: EvaluateFlags  # `run` is what messages call a network in memory
     ema: bool | None  # as of `vit_jax.load`
-    search: Mapping[str, Any]  # settings of the search for texts
-    given: Given | None = None  # examples from Python
-    network: Predictor | None = None  # in memory
+    search: Mapping[str, Any]
+    given: Given | None = None
+    network: Predictor | None = None
 
     @property
     def run(self) -> runs.Run | None:
@@ -188,12 +188,12 @@ class Measured:
     """An evaluation, and what it was made of."""
 
     net: Predictor
-    name: str  # of the split
-    examples: Any  # the split
+    name: str
+    examples: Any
     result: Evaluation
-    remarks: tuple[str, ...]  # sentences for the user
+    remarks: tuple[str, ...]
     metadata: Mapping[str, Any]  # what results are named by: the network's, with a probe those of the data
-    task: Task  # that tells and draws them
+    task: Task
 
 
 def measure(request: Request) -> Measured:

@@ -21,7 +21,7 @@ from . import train as training
 from .plan_compile import Compiler, versions
 from .plan_table import advice, fits, print_plan
 
-OF_TRAINING = ("continue", "hosts", "seeds", "folds", "dry-run", "print-config", "version")  # of the command train only
+OF_TRAINING = ("continue", "hosts", "seeds", "folds", "dry-run", "print-config", "version")
 GIB = 2**30
 MOST_TRIED = 8  # batches that are compiled to find the largest
 

@@ -29,7 +29,7 @@ from ..runs.values import to_dict
 TICK = 0.1  # seconds between looks at a process
 CUDA = ("jax-cuda{}-plugin", "nvidia-cudnn-cu{}")
 PACKAGES = ("jax", "jaxlib", "libtpu", *(name.format(version) for version in (12, 13) for name in CUDA))
-FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # variables of the environment that compilers read
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 UNSEEN = ("name", "dir", "wandb", "tensorboard")  # fields that no program depends on
 
 
@@ -38,7 +38,7 @@ class Compiler:
 
     def __init__(self, target: Target, again: bool = False, length: int = 0):
         self.target, self.again, self.length = target, again, length
-        self._kept = True  # whether what was compiled could be kept for another time
+        self._kept = True
 
     def figures(self, run: RunConfig, what: str = "train", title: str = "") -> dict[str, Any]:
         """What a step asks of each device, as training/engine/planned.py gives it."""

@@ -33,9 +33,9 @@ HELD_OUT = 0.1  # the share of train that C is chosen on where there is no valid
 class Probe:
     """A classifier that has learnt from features."""
 
-    estimator: Any  # of scikit-learn
+    estimator: Any
     chosen: Mapping[str, float]  # its settings
-    notes: tuple[str, ...]  # sentences for the user
+    notes: tuple[str, ...]
 
     def scores(self, features: np.ndarray, classes: int) -> np.ndarray:
         """The share of each of K classes, float [n, K]; 0 of those that it has not learnt."""

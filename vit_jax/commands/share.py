@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ..tasks.predictor import Predictor
 
 Facts = Mapping[str, str]
-OUTPUTS = "outputs of an evaluation"  # what arrays are of
+OUTPUTS = "outputs of an evaluation"
 JOB, ROW, LEFT_OUT = "job", "row", "left_out"  # arrays beside those of a share's rows
-NAMES = "files"  # the array with the names of inputs
+NAMES = "files"
 _SOME = 1024  # examples that are looked at together
 
 

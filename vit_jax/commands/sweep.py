@@ -24,7 +24,7 @@ from . import train as training
 
 # Flags that decide the classes of a run's parts, and so the types of all others.
 OF_THE_BASE = ("init", "init-encoder", "config", "dir")
-OF_ONE_RUN = ("resume", "continue", "hosts", "folds", "print-config", "version")  # of the command train only
+OF_ONE_RUN = ("resume", "continue", "hosts", "folds", "print-config", "version")
 PLACES = ("init", "init-encoder", "teacher")  # fields that may name a run inside dir
 NUMBERS = {int, float}
 
@@ -88,12 +88,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, Sweep]:
     fixed = {name: given[name] for name in values if name not in swept}
     first = {name: [str(each.low)] if isinstance(each, Range) else each[0] for name, each in swept.items()}
     flags.read_words(_words({**fixed, **first}, known), known)
-    if other := next((name for name in swept if name.replace("-", "_") not in flat(base.run())), ""):
-        raise UserError(f"--{other}", "is no field of a run", "give it one value")
-    if not swept:
-        raise UserError(
-            "no field has several values", remedy="give them with commas, such as --optim.lr 1e-3,3e-3; see --help"
-        )
+    _check_swept(swept, base.run())
     fields = {name.replace("-", "_"): _typed(known[name], each, known) for name, each in swept.items()}
 
     def run_of(values: Mapping[str, Any]) -> RunConfig:
@@ -105,10 +100,25 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, Sweep]:
     try:
         return own, preset, prepare(search, run_of, preset)
     except UserError as error:
-        for name, texts in given.items():
-            if name in known and known[name].hint is str and "," in "".join(texts) and "".join(texts) in str(error):
-                error.add(f"; several values of a text follow as words: --{name} {' '.join(texts).replace(',', ' ')}")
+        _explain_commas(error, given, known)
         raise
+
+
+def _check_swept(swept: Mapping[str, Any], run: RunConfig) -> None:
+    """Raise UserError where no field has several values, or one that a run does not have."""
+    if other := next((name for name in swept if name.replace("-", "_") not in flat(run)), ""):
+        raise UserError(f"--{other}", "is no field of a run", "give it one value")
+    if not swept:
+        raise UserError(
+            "no field has several values", remedy="give them with commas, such as --optim.lr 1e-3,3e-3; see --help"
+        )
+
+
+def _explain_commas(error: UserError, given: Mapping[str, list[str]], known: Mapping[str, flags.Flag]) -> None:
+    """Add to an error about a text with commas how several texts are given."""
+    for name, texts in given.items():
+        if name in known and known[name].hint is str and "," in "".join(texts) and "".join(texts) in str(error):
+            error.add(f"; several values of a text follow as words: --{name} {' '.join(texts).replace(',', ' ')}")
 
 
 def _values(flag: flags.Flag, texts: list[str]) -> list[list[str]] | Range:

@@ -67,7 +67,7 @@ class AnswerFlags(SearchFlags):
 class Decoding(AnswerFlags):
     """The settings of a search: greedy by default, beam search with `beam` above 1, or random with `sample`."""
 
-    banned: tuple[tuple[int, ...], ...] = ()  # sequences of ids that are in no answer
+    banned: tuple[tuple[int, ...], ...] = ()
 
 
 OF_DRAWS = ("temperature", "top_k", "top_p", "seed")

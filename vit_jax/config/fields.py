@@ -9,7 +9,7 @@ from .ranges import Bounds, Range
 
 Size = int | tuple[int, int]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"]
-Decaying = Literal["kernel", "bias", "norm", "token", "position", "scale", "embedding"]  # kinds that can decay
+Decaying = Literal["kernel", "bias", "norm", "token", "position", "scale", "embedding"]
 Kind = Literal[Decaying, "frequency", "relative"]
 
 DEEPEST = 1000  # blocks: as many as the deepest Transformer that was published (Wang et al. 2022, arXiv 2203.00555)

@@ -30,9 +30,9 @@ class Flag:
     """One option of a command."""
 
     name: str  # as it is typed, without the dashes: optim.weight-decay
-    hint: Any  # the type of its value
+    hint: Any
     help: str
-    required: bool = False  # it has no default, so it is a positional argument
+    required: bool = False  # a positional argument
     foreign: tuple[str, ...] = ()  # what other programs write for its values
     also: str = ""  # another name, by which Python and messages call it
 

@@ -94,11 +94,7 @@ class NetworkConfig:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Check the config: here, each field against its range. A subclass goes on from there.
-
-        Raises:
-            UserError: naming the first field that is invalid, its value, and what to give.
-        """
+        """Check the config: here, each field against its range. A subclass goes on from there."""
         check_ranges(self)
 
     def normal(self) -> Self:
@@ -143,13 +139,9 @@ class NetworkConfig:
 
     @classmethod
     def marked(cls, mark: Mark) -> tuple[str, ...]:
-        """The fields with a mark, also of those in configs inside this one.
+        """The dotted names of the fields with a mark, also of those in configs inside this one, in order.
 
-        Args:
-            mark: one of the keywords of `identity`, or "drops" for a `dropout_rate`.
-
-        Returns:
-            Their dotted names, in the order of the fields.
+        Marks are the keywords of `identity`, or "drops" for a `dropout_rate`.
         """
         return _fields_with(typing.cast(typing.Hashable, cls), mark)
 
@@ -186,11 +178,7 @@ class NetworkConfig:
         return None
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """The config with the sizes that the data of a run determines.
-
-        Args:
-            sizes: {dotted field: size}; entries of fields without the mark "from_data" are ignored.
-        """
+        """The config with the sizes that data determines; those of fields without the mark "from_data" are ignored."""
         return replace_fields(self, {name: sizes[name] for name in self.marked("from_data") if name in sizes})
 
     def with_data(self) -> Self:
@@ -202,14 +190,7 @@ class NetworkConfig:
         return replace_fields(self, dict.fromkeys(self.marked("drops"), 0.0))
 
     def check_stack(self, chosen: Mapping[str, bool]) -> None:
-        """Check that the network has the stack of equal blocks that a run chooses how to compute.
-
-        Args:
-            chosen: {field of the run: whether it chooses}.
-
-        Raises:
-            UserError: naming the first field that chooses, if the network has no such stack.
-        """
+        """Check that the network has the stack of equal blocks that these fields of a run choose how to compute."""
         for field, asked in chosen.items():
             if asked and not self.marked("counts_blocks"):
                 raise UserError(

@@ -31,17 +31,7 @@ class Given:
         return not isinstance(self.data, Mapping)
 
     def splits(self, known: Sequence[str]) -> dict[str, Any]:
-        """The examples of each split.
-
-        Args:
-            known: the names that splits may have, in the order of the result.
-
-        Returns:
-            {split: its examples}; those without splits are train.
-
-        Raises:
-            UserError: there is none, or one that is not known.
-        """
+        """{split: its examples}, in the order of `known`, which may be named; those without splits are train."""
         if self.whole:
             return {"train": self.data}
         if not self.data or not self.data.keys() <= {*known}:
@@ -74,14 +64,10 @@ class Split(Protocol):
         """A split of only these examples. `indices` is int [k]."""
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The training batch of these examples, called from a background thread.
+        """The training batch of these examples, int [k], as {name: [B, ...]}, called from a background thread.
 
-        Args:
-            indices: int [k].
-
-        Returns:
-            {name: [B, ...]}. B may exceed k: rows that pad a batch must not count in the task's loss. Every shape is
-                compiled once, so the shapes should be few.
+        B may exceed k: rows that pad a batch must not count in the task's loss. Every shape is compiled once, so the
+        shapes should be few.
         """
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -91,7 +77,7 @@ class Split(Protocol):
 class Order(Protocol):
     """Which examples each training step takes, as a function of the seed and the step alone."""
 
-    n: int  # the number of training examples
+    n: int
     steps_per_epoch: int
 
     @property
@@ -103,12 +89,7 @@ class Order(Protocol):
 
 
 def same_content(recorded: Any, identity: Mapping[str, Any]) -> bool:
-    """What `Data.same_as` returns.
-
-    Args:
-        recorded: the identity that a run recorded; None: unknown.
-        identity: that of the data at hand.
-    """
+    """What `Data.same_as` returns for the identity that a run recorded (None: unknown) and that of the data at hand."""
     return recorded is None or (isinstance(recorded, dict) and {**recorded, "name": ""} == {**identity, "name": ""})
 
 
@@ -130,9 +111,8 @@ class Data(Protocol):
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether this is the data that a run began with, as it has to be where it resumes.
 
-        Args:
-            recorded: the identity in config.json, whose name does not count: it may be that of a folder. None: the data
-                is not known, as of a converted run.
+        The name in the recorded identity does not count: it may be that of a folder. None: the data is not known, as of
+        a converted run.
         """
 
     @property
@@ -152,25 +132,16 @@ class Data(Protocol):
         """{field of the network's config: its value}, for the sizes that the data determines, such as classes."""
 
     def metadata(self) -> dict[str, Any]:
-        """JSON values without which the trained network could not be used, such as class names.
+        """JSON values without which the trained network could not be used, such as class names, for config.json.
 
-        Returns:
-            What config.json keeps; the keys are those of `TaskSpec.metadata`.
+        The keys are those of `TaskSpec.metadata`.
         """
 
     def step_sizes(self, batch: int) -> dict[str, int]:
         """The sizes of a training batch, each of which the devices and the steps of accumulation have to divide.
 
-        Returns:
-            {the setting as the user knows it: rows}, one entry per shape that training batches have.
+        {the setting as the user knows it: rows}, one entry per shape that training batches have.
         """
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
-        """The order of training.
-
-        Args:
-            batches: only the first examples that fill so many batches are taken; 0: all.
-
-        Raises:
-            UserError: where there are fewer examples than a batch needs.
-        """
+        """The order of training; with `batches` only the first examples that fill so many are taken."""

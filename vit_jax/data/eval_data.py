@@ -30,8 +30,8 @@ class Other:
 
     name: str  # of the split; WHOLE where the data has no splits
     split: Any  # a Split, or Sentences
-    total: int  # examples of all splits
-    remarks: tuple[str, ...]  # sentences for the user
+    total: int
+    remarks: tuple[str, ...]
 
 
 def open_other_images(

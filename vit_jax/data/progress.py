@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-PLAIN = 10.0  # seconds between plain lines
+PLAIN = 10.0  # seconds
 
 
 @contextlib.contextmanager

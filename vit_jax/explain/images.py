@@ -105,8 +105,8 @@ WORDS: dict[str, str] = {
     "ig": "integrated gradients",
     "rollout": "attention rollout, which is blind to the class",
 }
-BATCH = 16  # inputs that are explained at a time: gradients take more memory than answers
-IMAGES, TEXTS = 64, 8  # most that a command explains
+BATCH = 16  # gradients take more memory than answers
+IMAGES, TEXTS = 64, 8
 STEPS = 16  # of integrated gradients: with 8 the maps point as well, with 50 their sum is nearer
 
 

@@ -13,10 +13,11 @@ from ..explain.relevance import rollout
 from ..files.output import shorten
 from .figure import GREY, AnyPath, aspect, message_page, page, put, sheet
 
-HEADS = 4  # most heads of a layer that are drawn
+HEADS = 4
 OVER = {"cmap": "inferno", "vmin": 0, "vmax": 1, "alpha": 0.6, "interpolation": "nearest"}  # a map over its image
-LINE = 13  # most maps side by side in a figure of all layers
-WORDS = 6  # most words side by side
+# Most maps side by side in a figure of all layers, and most words.
+LINE = 13
+WORDS = 6
 
 
 def draw_attention(

@@ -12,7 +12,7 @@ from ..files.output import shorten
 from .figure import GREY, ORANGE, AnyPath, aspect, message_page, put, sheet
 
 COLUMNS = 2
-LETTERS, LINES = 36, 4  # of a text beside an image
+LETTERS, LINES = 36, 4
 
 
 def draw_captions(

@@ -18,7 +18,7 @@ from .figure import BLUE, GREY, ORANGE, AnyPath, aspect, page, put, sheet
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PAIRS, WORDS = 3, 6  # most images, most words side by side
+PAIRS, WORDS = 3, 6
 STRONGEST = 0.85  # opacity
 KEY = "orange speaks for it, blue against it"
 

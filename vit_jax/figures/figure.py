@@ -38,7 +38,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # a class may be called $x$
 }
-AnyPath = str | os.PathLike[str] | None  # None: no file is written
+AnyPath = str | os.PathLike[str] | None
 # Fonts with letters that matplotlib's own font lacks: of these, the ones that the machine has are used.
 _MORE_FONTS = (
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from .figure import GREY, AnyPath, aspect, message_page, put, sheet
 
-MOST = 36  # images of a gallery
+MOST = 36
 
 
 def draw_gallery(

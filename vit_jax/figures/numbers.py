@@ -9,8 +9,8 @@ import numpy as np
 from ..files.output import shorten
 from .figure import BLUE, GREY, ORANGE, AnyPath, message_page, page
 
-MOST = 12  # numbers that are drawn
-POINTS = 5000  # most images of a number that are drawn
+MOST = 12
+POINTS = 5000
 
 
 def draw_numbers(

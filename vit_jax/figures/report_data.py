@@ -23,8 +23,8 @@ from .patches import similarity
 
 WEIGHTS = 740_000  # most attention weights that are kept, a byte each: of ViT-B those from 26 tokens
 PIXELS = 96  # a larger side of a picture is made as small
-WORST = 36  # most images or texts
-ROWS = 2000  # most rows of a table
+WORST = 36
+ROWS = 2000
 
 
 def keep_classes(

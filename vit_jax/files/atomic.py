@@ -14,7 +14,7 @@ from ..errors import UserError
 from . import strict_json
 from .reading import read_regular, show_path
 
-LARGEST_JSON = 16 << 20  # bytes of config.json and summary.json
+LARGEST_JSON = 16 << 20  # bytes
 RESTORE = "restore the file or start a new run with `name`"
 
 

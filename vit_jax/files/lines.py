@@ -14,7 +14,7 @@ from typing import Protocol
 from ..errors import UserError
 from .reading import LINE
 
-QUOTED = 100  # most letters of a text in a message
+QUOTED = 100
 
 
 class Line(str):

@@ -16,8 +16,8 @@ from .reading import bounded_lines, check_regular, open_regular, show_path
 
 LARGEST_LOG = 256 << 20  # bytes: some 800,000 rows
 LARGEST_HISTOGRAMS = 32 << 20  # bytes of the histograms of one step
-NO_LOG = {"bytes": 0, "digest": bytes_digest().hexdigest()}  # what is recorded before a log was begun
-LISTED = 3  # most broken lines that are listed
+NO_LOG = {"bytes": 0, "digest": bytes_digest().hexdigest()}
+LISTED = 3
 HISTOGRAMS = "histograms.jsonl"  # beside metrics.jsonl; no checkpoint records it
 # What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
 STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from ..errors import UserError
 
-LINE = 1 << 20  # bytes of a row of a file
+LINE = 1 << 20  # bytes
 IN_ITS_PLACE = "put a file in its place, or remove it"
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),

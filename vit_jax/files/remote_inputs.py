@@ -10,7 +10,7 @@ from typing import BinaryIO
 from ..errors import UserError
 from .lines import Line, read_lines
 
-_PIECE = 1 << 16  # bytes that are read at a time
+_PIECE = 1 << 16
 
 
 class _Arriving:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-MOST = 60  # rows that a notebook shows
+MOST = 60
 
 
 def html_table(rows: Sequence[Mapping[str, Any]], notes: Iterable[str] = ()) -> str:

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from ..errors import CHECK, DONE, INTERRUPTED, USER, CheckFailed, Interrupted, as_user_error
 
-LONG = 400  # letters of a word that is printed as a whole
+LONG = 400
 _LABEL = re.compile(r"\s*[\w-]{1,10}(?: {2,}|: )|\s+")  # what stands before a text: "note     ", "vit-jax: "
 _COMMAND = re.compile(r"`[^`]*`|(?<=: )(?:python -m|pip install|vit-jax) .*$")
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode

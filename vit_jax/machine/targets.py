@@ -95,7 +95,7 @@ class Here:
 class Named:
     """The devices of a named target, for which programs can be compiled wherever its compiler is installed."""
 
-    name: str  # as it was given
+    name: str
     platform: str  # gpu or tpu
     kind: str  # what jax calls each of them
     count: int
@@ -175,7 +175,7 @@ class Tpu(NamedTuple):
 
     kind: str
     axes: int  # along which its chips are linked
-    most: int  # chips of a pod
+    most: int
 
 
 TPUS = {
@@ -184,7 +184,7 @@ TPUS = {
     "v5p": Tpu("TPU v5", 3, 8960),
     "v4": Tpu("TPU v4", 3, 4096),
 }
-A_HOST = 8  # GPUs of one host
+A_HOST = 8
 KNOWN = ", ".join([*GPUS, *(f"{gpu}:8" for gpu in ("h100",)), *(f"{tpu}:2x2" for tpu in TPUS), "here"])
 
 

@@ -33,9 +33,6 @@ class Captioner(DecoderModel):
 
     Args:
         rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
-
-    Raises:
-        UserError: for a config that its `check` refuses.
     """
 
     def __init__(
@@ -111,19 +108,12 @@ class Captioner(DecoderModel):
     @mesh_agnostic
     @with_promotion
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
-        """Inner values of an evaluation pass.
+        """Inner values of an evaluation pass, {name: array}; `masks` are keyword arguments of a call.
 
         Args:
             names: of vit.NAME (tokens, blocks.I, features and attention, as `ViT.capture` gives them), memory [B, S, D]
                 (what the decoder attends to), decoder.blocks.I [B, T, D] (what leaves block I), decoder.self_attention
                 [B, L, H, T, T] and decoder.cross_attention [B, L, H, T, S] (the weights of all blocks), and logits.
-            masks: keyword arguments of a call.
-
-        Returns:
-            {name: array}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
         """
         of_vit = [] if self.vit is None else ["vit.attention"]
         known = [*self.config.captured(), *of_vit, "decoder.self_attention", "decoder.cross_attention"]
@@ -132,18 +122,7 @@ class Captioner(DecoderModel):
     @mesh_agnostic
     @with_promotion
     def encode(self, source: Array, *, keys: Array | None = None, intermediates: Intermediates | None = None) -> Array:
-        """The memory of images or vectors.
-
-        Args:
-            source: normalised images [B, h, w, C], or vectors [B, S, C].
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
-
-        Returns:
-            [B, S, D].
-
-        Raises:
-            ValueError: for wrong shapes and dtypes.
-        """
+        """The memory [B, S, D] of normalised images [B, h, w, C], or of vectors [B, S, C]."""
         c = self.config
         if self.vit is None:
             check_vectors("source", source, c.memory_width)

@@ -109,9 +109,6 @@ class Transformer(DecoderModel):
 
     Args:
         rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
-
-    Raises:
-        UserError: for a config that its `check` refuses.
     """
 
     def __init__(
@@ -194,19 +191,12 @@ class Transformer(DecoderModel):
     def capture(
         self, source: Array, target: Array | None = None, names: Iterable[str] = (), **masks: Any
     ) -> dict[str, Array]:
-        """Inner values of an evaluation pass.
+        """Inner values of an evaluation pass, {name: array}; `masks` are keyword arguments of a call.
 
         Args:
             names: of encoder.blocks.I [B, S, D] and decoder.blocks.I [B, T, D] (what leaves block I), memory [B, S, D],
                 encoder.attention [B, L, H, S, S], decoder.self_attention [B, L, H, T, T] and decoder.cross_attention
                 [B, L, H, T, S] (the weights of all blocks), and logits (what a call returns).
-            masks: keyword arguments of a call.
-
-        Returns:
-            {name: array}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
         """
         known = [*self.config.captured(), "encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
         return capture(names, known, lambda wanted: self(source, target, intermediates=wanted, **masks))
@@ -229,18 +219,9 @@ class Transformer(DecoderModel):
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
-        """The memory of a source.
+        """The memory [B, S, D] of a source of ids [B, S] or vectors [B, S, D]; without an encoder the source.
 
-        Args:
-            source: ids [B, S] or vectors [B, S, D].
-            intermediates: receives the inner values that it asks for, by their names in `capture`; gives, if it has
-                it, "source.nudge" [B, S, D], which is added to the rows of the embedding.
-
-        Returns:
-            [B, S, D]; without an encoder the source.
-
-        Raises:
-            ValueError: for wrong shapes and dtypes.
+        `intermediates` gives, if it has it, "source.nudge" [B, S, D], which is added to the rows of the embedding.
         """
         if self.source is None or self.encoder is None:
             if source_mask is not None:

@@ -168,9 +168,6 @@ class ViT(state.Network):
 
     Args:
         rngs: what initial weights are drawn with, as the config states; None: they are constants, to be replaced.
-
-    Raises:
-        UserError: for a config that its `check` refuses.
     """
 
     def __init__(
@@ -237,31 +234,18 @@ class ViT(state.Network):
         return self.classify(self.encode(images, keys, intermediates=intermediates), keys, intermediates)
 
     def both(self, images: Array | np.ndarray, *, keys: Array | None = None) -> tuple[Array, Array]:
-        """The logits of the class token and of the distillation token, each by its own head.
-
-        Returns:
-            ([B, K], [B, K]).
-
-        Raises:
-            ValueError: as a call, and if the network has no two such heads.
-        """
+        """The logits of the class token and of the distillation token, [B, K] each, each by its own head."""
         if self.cls_token is None or self.head is None or self.distill_head is None:
             raise ArgumentError("the network has no class token and distillation token with a head each")
         return self.two_logits(self.encode(images, keys), keys)
 
     def capture(self, images: Array | np.ndarray, names: Iterable[str]) -> dict[str, Array]:
-        """Inner values of an evaluation pass.
+        """Inner values of an evaluation pass, {name: array}.
 
         Args:
             names: any of tokens [B, N, D] (what enters the first block), blocks.I [B, N, D] (what leaves block I),
                 features [B, N, D] (after the last norm), pooled [B, D] (what enters the head), attention [B, L, H, N,
                 N] (the weights of all blocks, float32) and logits [B, K].
-
-        Returns:
-            {name: array}.
-
-        Raises:
-            ValueError: as a call, and for any other name.
         """
         known = [*self.config.captured(), "attention"]
         return capture(names, known, lambda wanted: self(images, intermediates=wanted))
@@ -271,17 +255,7 @@ class ViT(state.Network):
     def encode(
         self, images: Array | np.ndarray, keys: Array | None = None, *, intermediates: Intermediates | None = None
     ) -> Array:
-        """The tokens of images after the last block and norm, before pooling.
-
-        Args:
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
-
-        Returns:
-            [B, N, D].
-
-        Raises:
-            ValueError: as a call.
-        """
+        """The tokens [B, N, D] of images after the last block and norm, before pooling."""
         c = sized(self.config, images)
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ArgumentError(f"images are {images.dtype}: give floating-point numbers, normalised as in training")
@@ -296,7 +270,7 @@ class ViT(state.Network):
         def call(block: Block, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
             return block(x, i, mask=mask, rotary=table, keys=fold(keys, 3 + i), intermediates=intermediates)
 
-        x = self.blocks.apply_blocks(x, call, intermediates)  # for i, block in enumerate(blocks): x = call(block, x, i)
+        x = self.blocks.apply_blocks(x, call, intermediates)
         x = x if mask is None else x[:, :real]
         x = x if self.norm is None else self.norm(x)
         sow(intermediates, "features", x)

@@ -21,8 +21,8 @@ from bokeh.transform import linear_cmap
 from ..figures.comparison import COLORS, LINES
 from ..figures.curves import smooth
 
-POINTS = 600  # most of a curve that are drawn; a screen has not many more columns
-LABELS = 24  # most names of classes beside a confusion matrix
+POINTS = 600  # a screen has not many more columns
+LABELS = 24
 DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
 INK, FAINT = "#3d3d3d", "#dddddd"
 TALL = 280  # pixels

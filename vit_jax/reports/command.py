@@ -20,7 +20,7 @@ from ..runs.mirror import is_kept
 from .comparison import Comparison, Named, gather, listed
 
 FILE = "report.html"
-LARGEST = 2_950_000  # letters of a page with attention; without, it is far below
+LARGEST = 2_950_000  # letters; without attention it is far below
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,12 @@ class Options:
 
 
 def report(*names: Named, out: str | os.PathLike[str] = "", dir: str | os.PathLike[str] = "runs") -> Path:
-    """Write the report of a run, or of several runs side by side, as one HTML file.
+    """Write the report of a run, or of several runs side by side, as one HTML file; returns its path.
 
     Args:
         names: paths, or names inside `dir`, or lists of them.
         out: the file; empty: report.html in the folder of the one run or group, or in the folder that holds them all.
         dir: the folder of all runs.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        UserError: where a run cannot be read, or the file cannot be written.
     """
     if not (runs := listed(names)):
         raise UserError("runs", "none given", "give the folder of a run, or its name, or several")

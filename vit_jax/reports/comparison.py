@@ -28,8 +28,8 @@ T = TypeVar("T")
 # Runs by name, or by the summary that `train` returns.
 Named = str | os.PathLike[str] | Mapping[str, object] | Sequence[str | os.PathLike[str] | Mapping[str, object]]
 BUDGETS = ("max_steps", "max_minutes")  # execution fields, which yet decide how far a run has come
-SHOWN = 5  # most names that a note lists
-COLOURED = 28  # most curves of one panel that colours can tell apart
+SHOWN = 5
+COLOURED = 28  # that colours can tell apart
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Member:
 
     folder: runs.Run
     run: RunConfig
-    data: Any  # the identity of its data
+    data: Any
     summary: dict[str, Any] | None  # None: the run has not ended
     best: dict[str, Any]  # of the validation: step, the selection metric, loss, weights; empty if there was none
-    rows: list[dict[str, Any]]  # of metrics.jsonl
-    ended: str  # as `ending` says
+    rows: list[dict[str, Any]]
+    ended: str
 
     @property
     def metric(self) -> str:

@@ -27,7 +27,7 @@ class Contents:
     """All that a page shows."""
 
     title: str
-    single: bool  # of one run
+    single: bool
     headlines: list[tuple[str, str]]  # (what, value)
     differing: Table
     results: Table
@@ -35,9 +35,9 @@ class Contents:
     tables: list[Table]  # cost, versions, certificates
     settings: Table
     commands: list[tuple[str, str]]  # (of which run, the command that repeats it)
-    missing: list[str]  # sentences
+    missing: list[str]
     classes: dict[str, Any] | None = None
-    matrix: Any = None  # the chart of the confusion matrix, JSON values
+    matrix: Any = None  # JSON values
     sections: list[dict[str, Any]] | None = None
     texts: dict[str, Any] | None = None
     explanations: list[dict[str, Any]] | None = None

@@ -15,7 +15,7 @@ from .comparison import Comparison, curves, highlighted_lines, panels_of
 from .tables import GIB, Table, rates
 
 FEW = 6  # runs; the curves of more have fewer points, so that the page stays small
-LISTED = 25  # most values of a curve in the table below it
+LISTED = 25
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Panel:
 class Chart:
     """A chart, and what describes it: a sentence, and a table of values."""
 
-    place: str  # the id of its element
+    place: str
     title: str
     drawn: Any  # JSON values for BokehJS
     sentence: str

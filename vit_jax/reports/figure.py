@@ -22,16 +22,12 @@ if TYPE_CHECKING:
 def figure(*names: Named, name: str = "", dir: str | os.PathLike[str] = "runs") -> Figure:
     """A figure of a run, or the curves of several, as matplotlib's Figure, which a notebook shows.
 
+    Of a figure that a run has left as a picture alone it is one with the picture on it.
+
     Args:
         names: runs and groups of runs, as of `compare`.
         name: of one run, which figure, as its folder plots/ calls it: curves, confusion, attention, ...; empty: curves.
         dir: the folder of all runs.
-
-    Returns:
-        a Figure; of those that a run has left as pictures alone, one with the picture on it.
-
-    Raises:
-        UserError: where there is no such run or figure.
     """
     from ..figures.figure import drawn
 

@@ -13,14 +13,14 @@ from ..errors import UserError
 from ..files.atomic import read_json
 from ..files.reading import show_path
 
-CELLS = 10_000  # most cells of a confusion matrix that are shown
+CELLS = 10_000
 IMAGE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
-LARGEST_IMAGE = 200_000  # letters of an image; all that we write have fewer
-LARGEST_FIGURE = 2_000_000  # likewise of a figure
+LARGEST_IMAGE = 200_000  # letters
+LARGEST_FIGURE = 2_000_000  # letters
 SECTIONS = 20
 WORST = 50
-ROWS = 2000  # most classes whose scores are listed
-LETTERS = 2000  # most of a text
+ROWS = 2000
+LETTERS = 2000
 
 
 class Damaged(Exception):

@@ -25,8 +25,8 @@ from .compare import columns, text_of
 from .comparison import Comparison, Line, Member, is_number
 
 GIB = 1 << 30
-RATE = "_per_second"  # ends the names of speeds in a log
-LOCATIONS = ("name", "dir", "data.dir")  # fields that say where a run and its data lie
+RATE = "_per_second"
+LOCATIONS = ("name", "dir", "data.dir")
 CERTIFICATE = "certificate.json"  # convert writes RUN.certificate.json beside what it has compared
 
 

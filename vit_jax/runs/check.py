@@ -9,6 +9,7 @@ from ..config.run import LossConfig, RunConfig, profiled_steps
 from ..config.stages import stages_of
 from ..errors import Field, UserError
 from ..files.terminal import JOINERS
+from ..tasks.spec import TaskSpec
 from ..tasks.table import TASKS, task_spec
 
 LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
@@ -30,18 +31,7 @@ def check_run(run: RunConfig) -> RunConfig:
                 f"is of class {type(getattr(run, name)).__name__}, but the task {run.task} needs {part.__name__}",
                 "give one",
             )
-    if run.loss.name not in ("", *spec.losses):
-        raise UserError(
-            Field("loss.name"),
-            f"is {run.loss.name}, which the task {run.task} does not have",
-            f"choose {' or '.join(spec.losses)}",
-        )
-    for name in ("class_weights", "prior", "focal"):
-        value = getattr(run.loss, name)
-        if value != getattr(LossConfig, name) and not spec.weighs:
-            raise UserError(
-                Field(f"loss.{name}"), f"is {value}, which the task {run.task} does not have", "leave it out"
-            )
+    _check_loss(run, spec)
     if run.teacher and not spec.has_teacher:
         learning = ", ".join(name for name, each in TASKS.items() if each.has_teacher)
         raise UserError(
@@ -56,6 +46,21 @@ def check_run(run: RunConfig) -> RunConfig:
     check_lora(run)
     check_groups(run.optim, trainable_table(run))
     return run
+
+
+def _check_loss(run: RunConfig, spec: type[TaskSpec]) -> None:
+    if run.loss.name not in ("", *spec.losses):
+        raise UserError(
+            Field("loss.name"),
+            f"is {run.loss.name}, which the task {run.task} does not have",
+            f"choose {' or '.join(spec.losses)}",
+        )
+    for name in ("class_weights", "prior", "focal"):
+        value = getattr(run.loss, name)
+        if value != getattr(LossConfig, name) and not spec.weighs:
+            raise UserError(
+                Field(f"loss.{name}"), f"is {value}, which the task {run.task} does not have", "leave it out"
+            )
 
 
 def check_settings(run: RunConfig) -> None:

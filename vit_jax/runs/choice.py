@@ -24,7 +24,7 @@ from .values import LENGTH, other_identity
 # A clause on what a run is made from that the run in a folder was not; empty if it is the same, or there is none.
 Difference = Callable[[Run, RunConfig], str]
 
-ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # an address with its hf:// left out or cut
+ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # with its hf:// left out or cut
 
 
 def nothing_differs(folder: Run, run: RunConfig) -> str:

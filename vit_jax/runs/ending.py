@@ -16,7 +16,7 @@ from ..files.locks import is_locked
 from . import mirror
 from .folder import Run
 
-LONGEST = 300  # letters of a reason
+LONGEST = 300
 PROVENANCE = "provenance.json"  # convert writes it into a run that it makes
 FINISHED, RUNNING, LOST, CONVERTED = "finished", "running", "lost", "converted, not trained"
 

@@ -43,8 +43,8 @@ from .record import check_record, differing, is_log_record, is_saved, is_summary
 from .sidecar import read_files, write_files
 from .values import FORMAT, from_dict
 
-SHOWN = 3  # most differences of a config.json that are listed
-TRIED = 8  # most digest files that are read for a copy of config.json
+SHOWN = 3
+TRIED = 8
 
 
 class Run:

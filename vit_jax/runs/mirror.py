@@ -89,11 +89,6 @@ def local_copy(text: str) -> str:
     return str(folder)
 
 
-def copy_of(text: str) -> Path:
-    """The path that `here` gives for a text, of what is there by then."""
-    return _folder(text) if is_kept(text) else Path(text)
-
-
 def kept_at(path: Path) -> str:
     """The URL of what a path holds a copy of; of anything else the path."""
     return url if is_kept(url := show_path(path)) else str(path)

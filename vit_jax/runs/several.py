@@ -15,8 +15,8 @@ from .folder import Run
 from .mirror import is_kept, join, local_copy
 from .values import flat
 
-SHOWN = 5  # most names that a message lists
-VARIED = {"seed": "seed", "fold": "data.fold"}  # {a kind of groups, as in seed-3: the field in which their runs differ}
+SHOWN = 5
+VARIED = {"seed": "seed", "fold": "data.fold"}  # {kind of group, as in seed-3: the field that differs}
 STUDY, OLD_SWEEP = "study.db", "sweep.json"  # in the folder of a sweep; of one of an earlier version
 
 

@@ -12,9 +12,9 @@ from ..files.atomic import RESTORE, make_folder, write_bytes
 from ..files.digests import content_digest
 from ..files.reading import check_regular, read_regular, show_path
 
-NAME = re.compile(r"(?!\.)[\w.-]+")  # of a file or folder: nothing that leads elsewhere
-LARGEST = 1 << 28  # bytes of a file
-MOST = 100  # files
+NAME = re.compile(r"(?!\.)[\w.-]+")  # nothing that leads elsewhere
+LARGEST = 1 << 28  # bytes
+MOST = 100
 
 
 def are_files(value: Any) -> bool:

@@ -4,10 +4,10 @@ Everything outside vit_jax/tasks works through it, and through what a trained ne
 names no task. To add one, write a subclass of `Task` with the five members that it has to define (classify/learn.py is
 the plainest example), and name it in a spec (spec.py); CONTRIBUTING.md lists the other steps. In order of their calls:
 
-    training    open_data, from_run, load_auxiliary; each step: prepare, denominator, loss; at the end: pictures,
+    training    open_data, from_run, load_frozen_arrays; each step: prepare, denominator, loss; at the end: pictures,
                 draw_result
-    evaluation  open_data (or open_other_data), from_run, load_auxiliary (if auxiliary_in_outputs); each batch: outputs;
-                once per split: score, table, draw_result
+    evaluation  open_data (or open_other_data), from_run, load_frozen_arrays (if auxiliary_in_outputs); each batch:
+                outputs; once per split: score, table, draw_result
     a probe     from_run, probed; of what that returns open_data, outputs, score
     prediction  from_run, predictor; then `Predictor.answer` (which asks `answers`), `Predictor.draw_attention`,
                 `Predictor.write_features`
@@ -52,7 +52,7 @@ class Evaluation:
     each: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)  # {metric: of each output, float [K]}
     # {metric: (low, high)}, 95 % intervals by bootstrap, where they were asked for
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict, kw_only=True)
-    prints_each: ClassVar[bool] = False  # whether `each` is printed too
+    prints_each: ClassVar[bool] = False
 
     def _repr_html_(self) -> str:
         return html_table([{"metric": name, "value": value} for name, value in self.metrics.items()], self.notes)
@@ -96,13 +96,13 @@ class Task:
     """
 
     # Arrays of the loss that are neither trained nor saved (nested if need be), such as a teacher's weights; empty
-    # until `load_auxiliary`. The compiled step receives them as an argument, and they are here while it is traced. A
-    # run stores their digest, and resumes only with the same arrays.
+    # until `load_frozen_arrays`. The compiled step receives them as an argument, and they are here while it is traced.
+    # A run stores their digest, and resumes only with the same arrays.
     frozen_arrays: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
 
     unit: ClassVar[str] = "examples"  # what an example is called, in the plural; the log has {unit}_per_second
-    auxiliary_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `auxiliary`, as `loss` does
-    predictor: ClassVar[type[Predictor]] = Predictor  # what a trained network is used by
+    auxiliary_in_outputs: ClassVar[bool] = False  # whether `outputs` uses `frozen_arrays`, as `loss` does
+    predictor: ClassVar[type[Predictor]] = Predictor
 
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -119,53 +119,37 @@ class Task:
         Args:
             given: what was given in Python instead; nothing where `DataConfig.given` of the data has no name for that.
             fetch: without it nothing is downloaded or written: data of the same sizes may stand for what would be.
-
-        Raises:
-            UserError: it is not there, or does not fit the run.
         """
         raise NotImplementedError
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
-        """The task of a run.
-
-        Args:
-            metadata: has the entries of `Data.metadata`, among others if it is a config.json.
-        """
+        """The task of a run; `metadata` has the entries of `Data.metadata`, among others if it is a config.json."""
         raise NotImplementedError
 
     def loss(self, model: Any, batch: Batch, keys: Array, denominator: Any) -> tuple[Array, dict[str, Array]]:
-        """(loss [], {metric name: []}) of a prepared batch, or of one part of it.
+        """(loss [], {metric name: []}) of a batch that `prepare` returned, or of one part of it; keys [B] for dropout.
 
-        Each value is the mean over the given examples, or, where `denominator` is not None, a sum divided by it. The
-        first metric is shown in the progress line, beside the loss. No metric may have a name of
+        Each value is the mean over the given examples, or, where `denominator` is not None, a sum divided by it: that
+        of the global batch, divided by its number of parts, so that the mean over all parts is the value for the global
+        batch. The first metric is shown in the progress line, beside the loss. None may be named as in
         `files.metrics.RESERVED_METRICS`.
-
-        Args:
-            batch: what `prepare` returned.
-            keys: [B], for dropout.
-            denominator: what `denominator` returned for the global batch, divided by its number of parts, so that the
-                mean over all parts is the value for the global batch.
         """
         raise NotImplementedError
 
     def outputs(self, model: Any, batch: Batch) -> dict[str, Array]:
-        """All that `score` needs of each example of an evaluation batch, without dropout.
+        """All that `score` needs of each example of an evaluation batch, without dropout: {name: [B, ...]}.
 
-        Args:
-            batch: as the data gives it.
-
-        Returns:
-            {name: [B, ...]}: "predicted" is the network's output; the default of `score` takes the others for metrics.
+        "predicted" is the network's output; the default of `score` takes the others for metrics.
         """
         raise NotImplementedError
 
     def answers(self, predictor: Any, inputs: Sequence[Any], top: int, first: int) -> Iterable[Answer]:
-        """The Answer for each of some inputs.
+        """The Answer for each of some inputs, which are computed together.
 
         Args:
             predictor: the task's own `predictor`, with the network.
-            inputs: paths of files, or what else its `read` made of them, as many as are to be computed at a time.
+            inputs: paths of files, or what else its `read` made of them.
             top: the number of alternatives to return, for tasks that have alternatives.
             first: the number of the first of them among all, for draws.
         """
@@ -182,33 +166,23 @@ class Task:
     def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
         """Entries of `Data.metadata` of what lies beside weights from elsewhere, such as a tokenizer.
 
-        Args:
-            run: with the fields that `DataConfig.fields_with_weights` has found.
-
-        Raises:
-            UserError: it cannot be opened.
+        The run has the fields that `DataConfig.fields_with_weights` has found.
         """
         return {}
 
     def load_frozen_arrays(self, teacher: Teacher | None, target: Target = HERE) -> Self:
-        """A copy of the task with `auxiliary` filled, or the task itself. Called for training and evaluation only.
+        """A copy of the task with `frozen_arrays` filled, or the task itself. Called for training and evaluation only.
 
-        Args:
-            teacher: the run's, opened and checked by the task's spec; None if the run names none.
-            target: the devices that compute it.
+        The teacher is the run's, opened and checked by the task's spec; None if the run names none.
         """
         return self
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:
-        """The batch with augmentation applied, for training only: {name: [B, ...]} to {name: [B, ...]}.
+        """The batch with augmentation applied, for training only: {name: [B, ...]}, PRNG keys [B] -> {name: [B, ...]}.
 
         Called on the global batch, before it is divided among devices and accumulation steps, so it may mix examples:
         neighbours, as many as `AugmentConfig.together` says. The result is divided along axis 0 and held in memory
         until its last part is computed: leave uint8 images uint8 where that suffices.
-
-        Args:
-            batch: as the data gives it.
-            keys: [B], one PRNG key per example.
         """
         return batch
 
@@ -217,25 +191,14 @@ class Task:
         return ""
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
-        """The sizes of a training batch of texts, by which the log measures speed.
-
-        Args:
-            batch: numpy arrays, as the data gives them.
-
-        Returns:
-            (target tokens, ends included; places for ids; how many of these are padding); zeros where it has no ids.
-        """
+        """(Target tokens of a batch, ends included; places for ids; how many are padding); 0s where it has no ids."""
         return 0, 0, 0
 
     def denominator(self, batch: Batch) -> Any:
-        """What the sums of a loss are divided by, such as the number of tokens of a batch.
+        """What the sums of a loss are divided by, such as the number of tokens of a prepared batch, or of a part of it.
 
-        Args:
-            batch: a prepared one, or one device's part of it; so the result must be a sum over the examples.
-
-        Returns:
-            An array []; [k] where metrics are divided by something else; None if the loss is a mean over examples, and
-            then `loss` receives None.
+        A sum over the examples, [], or [k] where metrics are divided by something else; None if the loss is a mean over
+        examples.
         """
         return None
 
@@ -245,18 +208,9 @@ class Task:
     def open_other_data(
         cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
     ) -> Any:
-        """Data that a trained network is only evaluated on, prepared for it as its own was.
+        """Data that a trained network is only evaluated on, prepared for it as its own was, as data.Other has them.
 
-        Args:
-            run: whose `data` says where it is, unless Python has given it.
-            split: that which was asked for, or ''.
-
-        Returns:
-            the `name` and the `split` (a Split) to measure, `total` examples of all splits, and `remarks` for the user,
-            as data.Other has them.
-
-        Raises:
-            UserError: it cannot be opened, or the task has no such data.
+        `run.data` says where it is, unless Python has given it; `split` is that which was asked for, or ''.
         """
         raise UserError(
             Field("data.source"),
@@ -265,11 +219,7 @@ class Task:
         )
 
     def mirrored(self) -> Self | None:
-        """The task whose evaluations have `flipped` too, of each example together with its mirror image.
-
-        Returns:
-            None where examples have no mirror image.
-        """
+        """The task whose evaluations have `flipped` too, of examples with their mirror images; None: they have none."""
         return None
 
     @property
@@ -280,52 +230,31 @@ class Task:
     def probed(self) -> Task | None:
         """The task with which a probe sees the network: a classifier that learns from its features (commands/probe.py).
 
-        Returns:
-            Its `outputs` are {"pooled": [B, D]}, its `score` takes {"scores": [n, K]}, what the probe gives each class,
-            and its `open_data` opens data of any classes, whose number is `classes` of its sizes and whose splits have
-            `labels`, int [n]. None where examples have no class, or the network no features of an example as a whole.
+        Its `outputs` are {"pooled": [B, D]}, its `score` takes {"scores": [n, K]}, what the probe gives each class, and
+        its `open_data` opens data of any classes, whose number is `classes` of its sizes and whose splits have
+        `labels`, int [n]. None where examples have no class, or the network no features of an example as a whole.
         """
         return None
 
     def searching(self, changes: Mapping[str, Any]) -> Self | None:
-        """The task with other settings of its search.
-
-        Args:
-            changes: {field of config.decoding.Decoding: value}.
-
-        Returns:
-            None where nothing is generated.
-
-        Raises:
-            UserError: a setting is unknown or invalid.
-        """
+        """The task with these fields of config.decoding.Decoding for its search; None where nothing is generated."""
         return None
 
     def score(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, "loss" among them: by default the means of the outputs that are a number each.
+        """The metrics of a split, "loss" among them, from the `outputs` of all its examples in order, {name: [n, ...]}.
 
-        Args:
-            out: {name: [n, ...]}, the concatenated `outputs` of all of them, in order.
+        By default the means of the outputs that are a number each.
         """
         numbers = {name: values for name, values in out.items() if name != "predicted" and values.ndim == 1}
         means = {name: float(values.astype(np.float64).mean()) for name, values in numbers.items()}
         return Evaluation(means, out["predicted"])
 
     def examine(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
-        """What `score` returns, with what is wanted of a final result alone, as it takes longer: by default nothing.
-
-        Args:
-            out: as of `score`.
-        """
+        """What `score` returns, with what is wanted of a final result alone, as it takes longer: by default nothing."""
         return self.score(config, split, out)
 
     def resample(self, config: Any, split: Any, out: dict[str, np.ndarray]) -> dict[str, float]:
-        """The metrics of examples that were drawn with replacement, for intervals; by default those of `score`.
-
-        Args:
-            split: the n examples that were drawn.
-            out: as of `score`, of these.
-        """
+        """The metrics of n examples drawn with replacement, for intervals; by default those of `score`."""
         return self.score(config, split, out).metrics
 
     @property
@@ -334,32 +263,20 @@ class Task:
         return ()
 
     def calibrate(self, split: Any, out: dict[str, np.ndarray]) -> tuple[dict[str, Any], Self]:
-        """What validation decides of what `calibrated` lists.
+        """What validation decides of what `calibrated` lists, by the outputs that `score` takes.
 
-        Args:
-            out: as of `score`.
-
-        Returns:
-            (what summary.json keeps of it: see runs/folder.py; the task that reads outputs so).
+        Returns (what summary.json keeps of it: see runs/folder.py; the task that reads outputs so).
         """
         raise NotImplementedError
 
     def table(
         self, split: Any, result: Any, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
-        """An evaluation as a table, for a CSV file.
-
-        Returns:
-            (names of columns, a row for each example).
-        """
+        """An evaluation as a table, for a CSV file: (names of columns, a row for each example)."""
         return ("example", "predicted"), ((split.name(i), str(said)) for i, said in enumerate(result.predicted))
 
     def values_table(self, split: Any, result: Any) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
-        """Every probability or number of an evaluation beside the truth, where a network has columns.
-
-        Returns:
-            (names of columns, a row for each example).
-        """
+        """Every probability or number of an evaluation beside the truth, where a network has columns, as `table`."""
         raise NotImplementedError
 
     def draw_result(
@@ -368,23 +285,15 @@ class Task:
         """Write figures or texts on the result of a split into `folder`, which exists: above all its worst examples.
 
         What report.html is to show of them is kept there too, by `keep_classes` or `keep_texts` of figures.report_data.
-
-        Args:
-            split, result, metadata: as of `table`.
-            folder: for the files.
-            caption: a line for each figure, which says what it shows.
-
-        Returns:
-            lines to print, which say in short what is in the folder.
+        `caption` is a line for each figure, which says what it shows. Returns lines to print, which say what is in the
+        folder.
         """
         return ()
 
     def explain_worst(self, network: Any, split: Any, result: Any, folder: Path, caption: str) -> None:
         """Keep for report.html what counted in the worst examples of a result: by default nothing.
 
-        Args:
-            folder: for `figures.report_data.keep_sections`, as "explanations".
-            caption: says what was measured, and by which weights.
+        In `folder` by `figures.report_data.keep_sections`, as "explanations"; `caption` says what was measured.
         """
 
     def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> str:

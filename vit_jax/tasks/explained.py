@@ -16,8 +16,8 @@ from ..figures.figure import drawn
 from ..files.atomic import replacing
 from ..files.output import shorten, write_csv
 
-SHOWN = 9  # most images of a figure
-SUFFIXES = (".png", ".csv", ".npz")  # of the files of an explanation
+SHOWN = 9
+SUFFIXES = (".png", ".csv", ".npz")
 
 
 @dataclass(frozen=True, repr=False)

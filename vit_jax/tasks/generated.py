@@ -100,7 +100,7 @@ class Generation(Task, abstract=True):
     label_smoothing: float  # as PyTorch counts it
     length: int  # most tokens of a text, its end included
     target: Tokenizer
-    decoding: Decoding = field(default_factory=Decoding, kw_only=True)  # how texts are searched for
+    decoding: Decoding = field(default_factory=Decoding, kw_only=True)
     any_length: bool = field(default=False, kw_only=True)  # whether texts may be longer where a search asks for it
 
     header_names: ClassVar[tuple[str, str]]  # what inputs and texts are called in `header`

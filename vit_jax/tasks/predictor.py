@@ -14,7 +14,7 @@ from ..errors import Field, UserError
 from ..explain.images import IMAGES
 from ..models.build import describe_network
 
-BATCH = 64  # inputs of a prediction that are computed at a time
+BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Answer:
     """The prediction for one input."""
 
     input: Any  # as it was given to `Predictor.answer`
-    value: Any  # the prediction, as a Python caller wants it
-    line: str  # the same as a line to print, or as several
-    rows: list[tuple[str | int, ...]]  # the same as rows of a CSV table with the columns `Predictor.header`
-    plain: tuple[str, ...]  # what is said alone, best first, each to be a line that another program reads
-    values: np.ndarray | None = None  # float [K]: every probability or number, of `Predictor.columns`; None: none
+    value: Any  # as a Python caller wants it
+    line: str  # to print; may be several
+    rows: list[tuple[str | int, ...]]  # of a CSV table with the columns `Predictor.header`
+    plain: tuple[str, ...]  # best first, each a line for another program
+    values: np.ndarray | None = None  # float [K], of `Predictor.columns`
 
 
 def check_batch(batch: int) -> None:
@@ -52,17 +52,7 @@ def check_positive(**numbers: int) -> None:
 
 
 def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
-    """Inputs in parts.
-
-    Args:
-        batch: the most in a part.
-
-    Returns:
-        An iterator over (number of the first, inputs).
-
-    Raises:
-        UserError: `batch` is not positive.
-    """
+    """(number of the first, inputs) of each part of the inputs, at most `batch` in one."""
     check_batch(batch)
     for first in range(0, len(inputs), batch):
         yield first, inputs[first : first + batch]
@@ -72,10 +62,11 @@ def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
 class Predictor:
     """A trained network with all that prediction needs, as `vit_jax.load` returns and `vit_jax.predict` uses it.
 
-    `predict`, `features` and `capture` are as the task has them: see Classifier, Translator, Describer.
+    `predict`, `features` and `capture` are as the task has them: see Classifier, Translator, Describer. All methods
+    raise UserError where an input cannot be used, or the network lacks what is asked for.
     """
 
-    model: Any  # the network
+    model: Any
     task: Any  # its Task, of base.py
     trained: Trained
 
@@ -136,156 +127,72 @@ class Predictor:
         return 0
 
     def whole(self) -> Self:
-        """Itself, once it is checked to have all that its use takes.
-
-        Raises:
-            UserError: something is lacking.
-        """
+        """Itself, once it is checked to have all that its use takes."""
         return self
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs as `Task.answers` takes them.
-
-        Args:
-            inputs: as of `answer`.
-
-        Raises:
-            UserError: one can be seen to be unusable.
-        """
+        """The inputs as `Task.answers` takes them. Raises UserError where one can be seen to be unusable."""
         return inputs
 
     def as_list(self, inputs: Any) -> tuple[Any, bool]:
-        """One or several inputs as a list.
-
-        Returns:
-            (the list, whether only one was given).
-
-        Raises:
-            UserError: there is none.
-        """
+        """(one or several inputs as a list, whether only one was given)."""
         return list(inputs), False
 
     def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[UserError]]:
-        """The images that can be read.
-
-        Args:
-            inputs: paths of files.
-
-        Returns:
-            (those, an error for each of the others).
-
-        Raises:
-            UserError: the network takes no images.
-        """
+        """(the image files that can be read, an error for each of the others)."""
         raise UserError(Field("skip_unreadable"), "is for images, and this network takes none", "leave it out")
 
     def answer(self, inputs: Sequence[Any], top: int = 3, batch: int = BATCH, begin: int = 0) -> Iterator[Answer]:
-        """One Answer per input, in order.
+        """One Answer per input, in order; what can be seen to be unusable is refused before the first is computed.
 
         Args:
             inputs: paths of files, or texts, as the network takes images, vectors or ids.
             top: the number of alternatives to return, for tasks that have alternatives.
             batch: the most inputs to compute at a time.
             begin: the number of inputs before these, for draws.
-
-        Raises:
-            UserError: an input cannot be used; where that can be seen beforehand, before the first answer is computed.
         """
         for first, some in batches(self.read(inputs), batch):
             yield from self.task.answers(self, some, top, begin + first)
 
     def predict(self, inputs: Any, /, *args: Any, **options: Any) -> Any:
-        """What the network says of each input: the classes of an image, or a text.
+        """What the network says of each input: the classes of an image, or a text; of one input that alone.
 
-        Args:
-            inputs: one, or several.
-            args: the task's own, in order.
-            options: likewise, by name: `top` and `batch`, and of texts settings of their search, such as beam=4.
-
-        Returns:
-            of one input its prediction, else a list of them.
-
-        Raises:
-            UserError: an input cannot be used.
+        Options are `top`, `batch` and, of texts, settings of their search, such as beam=4.
         """
         return [answer.value for answer in self.answer(inputs, *args, **options)]
 
     def features(self, inputs: Any, /, *args: Any, **options: Any) -> dict[str, np.ndarray]:
-        """The features of images, as `Classifier.features` gives them.
-
-        Args:
-            inputs: one image, or several.
-            args: the task's own, in order.
-            options: likewise, by name: `blocks`, `norm` and `batch`.
-
-        Raises:
-            UserError: the network has no features of an input as a whole.
-        """
+        """The features of images, as `Classifier.features` gives them."""
         self._lacks("features", self.no_features)
 
     def capture(self, inputs: Any, /, names: Iterable[str], *args: Any, **options: Any) -> dict[str, np.ndarray]:
-        """Inner values of the network on the inputs.
+        """Inner values of the network on the inputs: {name: array [n, ...]}, or [...] of one input.
 
-        Args:
-            inputs: one, or several.
-            names: those of the network's own `capture`, such as attention, logits.
-            args: the task's own, in order.
-            options: likewise, by name.
-
-        Returns:
-            {name: array [n, ...]}, or [...] of one input.
-
-        Raises:
-            UserError: an input cannot be used, or the network has none.
+        The names are those of the network's own `capture`, such as attention, logits.
         """
         self._lacks("inner values", None)
 
     def explain(self, inputs: Any, /, method: Any = "ig", *args: Any, **options: Any) -> Any:
-        """What counted in the inputs for what the network says of them.
+        """What counted in the inputs for what the network says of them, an explained.Explanation.
 
-        Args:
-            inputs: one, or several.
-            method: ig or rollout.
-            args: the task's own, in order.
-            options: likewise, by name: `class_name`, `steps`, `batch`.
-
-        Returns:
-            An explained.Explanation.
-
-        Raises:
-            UserError: an input cannot be used, or the network cannot be explained so.
+        The method is ig or rollout; options are `class_name`, `steps` and `batch`.
         """
         self.check_explained(method)
         raise NotImplementedError
 
     def check_explained(self, method: str, class_name: str = "") -> None:
-        """Check that what the network says can be explained.
-
-        Args:
-            method: as of `explain`.
-            class_name: of a class, label or number; empty: none is named.
-
-        Raises:
-            UserError: it cannot be explained so.
-        """
+        """Check that what the network says of a class, label or number (empty: none is named) can be explained."""
         self._lacks("explanations", self.no_explanation)
 
     def draw_attention(
         self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
     ) -> Any:
-        """Draw the network's attention on the first inputs.
+        """Draw the network's attention on the first inputs; returns matplotlib's Figure, which a notebook shows.
 
         Args:
-            inputs: as of `answer`.
             path: of a PNG; None: none is written.
             layers: those to draw, counted from 0; empty: as the task prefers.
             caption: a line under the title.
-
-        Returns:
-            matplotlib's Figure, which a notebook shows.
-
-        Raises:
-            UserError: the network has no attention.
         """
         self._lacks("attention", self.no_attention)
 
@@ -300,15 +207,7 @@ class Predictor:
     ) -> str:
         """Write the features of the inputs to `path` as a .npz, and return a line that says what is in it.
 
-        Args:
-            inputs: as of `answer`.
-            blocks: those of which it is to have maps, counted from 0 or from the end (-1).
-            norm: whether the last norm is applied to these.
-            batch: the most inputs to compute at a time.
-            more: arrays that are written beside them.
-
-        Raises:
-            UserError: the network has no features of an input as a whole.
+        `blocks` and `norm` are as of `Classifier.features`, `more` has arrays that are written beside them.
         """
         self._lacks("features", self.no_features)
 

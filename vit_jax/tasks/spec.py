@@ -42,21 +42,13 @@ class MetadataEntry:
         return ""
 
     def default(self, model: NetworkConfig) -> tuple[Any, str] | None:
-        """The value for a network whose file does not state it.
-
-        Returns:
-            (the value, a note for the user); None: there is no default.
-
-        Raises:
-            UserError: this network can have none.
-        """
+        """(the value for a network whose file does not state it, a note for the user); None: there is no default."""
         return None
 
     def conflict(self, given: Any, wanted: Any) -> str:
         """A clause naming a difference that would change the meaning of inputs or outputs; else empty.
 
-        Args:
-            wanted: that of a run that is to start from them; None where it has none, of an optional entry.
+        `wanted` is that of a run that is to start from them; None where it has none, of an optional entry.
         """
         return ""
 
@@ -118,11 +110,7 @@ class TaskSpec:
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
         """What stands for the data of a run whose steps are only compiled.
 
-        Args:
-            length: of the texts that it learns to write, in tokens; 0: the longest.
-
-        Raises:
-            UserError: a size is left to the data.
+        `length` is that of the texts that it learns to write, in tokens; 0: the longest.
         """
         raise UserError(Field("task"), f"is {run.task}, whose steps cannot be compiled without its data", "train it")
 
@@ -138,11 +126,7 @@ class TaskSpec:
 
     @classmethod
     def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
-        """A run of this task with a network that was never trained.
-
-        Args:
-            task: its name in the table.
-        """
+        """A run of this task, by its name in the table, with a network that was never trained."""
         return RunConfig(task, model, cls.data(source=NO_DATA), cls.augment(), optim=OptimConfig(name="sgd"))
 
     @classmethod
@@ -152,21 +136,12 @@ class TaskSpec:
 
     @classmethod
     def prepared_as(cls, metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """{field of `prepared`: its value} of a run that starts from weights.
-
-        Args:
-            given: {field: value} that the user states.
-        """
+        """{field of `prepared`: its value} of a run that starts from weights; the user states those `given`."""
         return {}
 
     @classmethod
     def other_outputs(cls, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-        """A clause where the outputs of weights mean something else than those of a run; else empty.
-
-        Args:
-            given: the metadata of the weights.
-            wanted: that of the run's data.
-        """
+        """A clause where the metadata of weights and of a run say that outputs mean something else; else empty."""
         return ""
 
     @classmethod
@@ -179,17 +154,9 @@ class TaskSpec:
             parameters: those that the run starts with, without those of a new head.
             given: the metadata of the weights.
             wanted: that of the run's data.
-
-        Raises:
-            UserError: the head has no parameter for what differs.
         """
         return dict(parameters)
 
     @classmethod
     def check_teacher(cls, teacher: Teacher, run: RunConfig, data: Any) -> None:
-        """Raise UserError where a teacher cannot teach a run.
-
-        Args:
-            run: the run of the student.
-            data: its `vit_jax.data.base.Data`; None before that is opened.
-        """
+        """Raise UserError where a teacher cannot teach a run; `data` is None before that is opened."""

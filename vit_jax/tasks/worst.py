@@ -15,16 +15,16 @@ from ..files.atomic import write_text
 from ..files.terminal import printable
 
 ORDER = 6  # letters of the longest n-gram of chrF
-WORST = 50  # most texts in the file of the worst ones
-PICTURES = 24  # most images in the figure of the worst captions
-PRINTED = 3  # most of them that are printed
+WORST = 50
+PICTURES = 24
+PRINTED = 3
 
 
 class Wrong(NamedTuple):
     """An example whose predicted text is none of its references."""
 
     number: int  # in its split
-    name: str  # as messages name it
+    name: str
     references: Sequence[str]
     predicted: str
     score: float  # chrF, 0 to 100

@@ -15,7 +15,7 @@ from .ids import Ids
 from .older import FAIRSEQ, OF_BYTES
 from .pieces import PIECES, open_pieces
 
-Files = Mapping[str, bytes]  # {name: content}
+Files = Mapping[str, bytes]
 
 IDS = "ids.json"
 CONFIG = "tokenizer_config.json"

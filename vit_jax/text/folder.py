@@ -54,7 +54,7 @@ MODEL = ("config.json", "generation_config.json")  # of a model; what generates 
 KNOWN = (IDS, PIECES, *TOKENS, *SPM, *VOCABULARIES, *(f"{side}/{name}" for side in SIDES for name in (PIECES, *TOKENS)))
 OF_PAIRS = ("unk_token", "eos_token", "pad_token")  # of Marian, special also where texts hold them
 OF_ONE = (*OF_PAIRS, "bos_token")  # of M2M-100
-LARGEST = 64 << 20  # bytes of a file
+LARGEST = 64 << 20  # bytes
 MULTIPLE = 128  # to which libraries round the size of a table up, at most
 FORMS = f"a folder with {PIECES}, or with {', '.join(SPM)} and {VOCABULARIES[0]}"
 

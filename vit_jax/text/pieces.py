@@ -18,7 +18,7 @@ from ..machine.libraries import report_damage, require
 from .ids import Ids
 from .tokenizer import Tokenizer
 
-PIECES = "tokenizer.json"  # the file of a tokenizer
+PIECES = "tokenizer.json"
 # GPT-2's, but for combining marks and joiners, which belong to the letter before them.
 WORD = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 MOST = 1 << 24  # letters of a text as its tokenizer normalises it

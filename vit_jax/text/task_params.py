@@ -14,7 +14,7 @@ from .contents import parse_json
 
 MODEL = "config.json"
 KEY = "task_specific_params"
-LARGEST = 1 << 20  # bytes of a config.json
+LARGEST = 1 << 20  # bytes
 
 
 def kept_tasks(folder: Path, name: str) -> dict[str, bytes]:

@@ -36,23 +36,14 @@ class Tokenizer(Protocol):
         """The id of a token; None where there is none of this name."""
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N].
-
-        Raises:
-            UserError: it has none, or none that are allowed.
-        """
+        """The ids of a sentence, int32 [N]. Raises UserError where it has none, or none that are allowed."""
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """`encode` of each sentence."""
         return [self.encode(text) for text in texts]
 
     def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first ids of a longer sentence.
-
-        Args:
-            ids: int32 [N].
-            length: how many are kept, with what stands behind the sentence.
-        """
+        """The first `length` ids of a longer sentence, int32, with what stands behind the sentence."""
         return np.concatenate([ids[: length - len(self.after)], np.array(self.after, np.int32)])
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -67,17 +58,7 @@ class Tokenizer(Protocol):
 
 
 def encode_named(tokenizer: Tokenizer, texts: Sequence[str], where: Callable[[int], str]) -> list[np.ndarray]:
-    """The ids of each text.
-
-    Args:
-        where: gives the place of text i, with which an error about it begins.
-
-    Returns:
-        An int32 [N] for each text.
-
-    Raises:
-        UserError: for the first text that cannot be encoded.
-    """
+    """The ids of each text, int32 [N]; an error about text i begins with its place, `where(i)`."""
     try:
         return tokenizer.encode_all(texts)
     except UserError:

@@ -58,24 +58,13 @@ def announce(setup: Setup) -> None:
     """Print the network, data, memory, device and versions of a run."""
     run, environment = setup.run, setup.environment
     what, cost = run.model.describe()
-    table = trainable_table(run)
-    count = run.model.parameter_count()
-    training = sum(math.prod(table[name].shape) for name in trainable(run.optim, table))
     copies = len(setup.engine.devices) if setup.engine.devices.share_a_cpu else 1
     weights, _ = run_bytes(run, setup.teacher, Division(copies, setup.engine.parts))
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
-    print(f"         {count:,} parameters, {cost}")
-    if late := frozen_at_first(run.optim, table):
-        first = setup.engine.optimizer.release + 1
-        size = sum(math.prod(table[name].shape) for name in late)
-        print(f"         {size:,} of them train from step {first} on, in {len(late)} of {len(table)} tensors")
-    elif run.lora.rank:
-        of = f"LoRA of rank {run.lora.rank} on {len(adapted_kernels(run))} kernels"
-        print(f"         {of}: {training:,} numbers train, in {len(trainable(run.optim, table))} tensors with the head")
-    elif run.optim.freeze:
-        print(f"         {training:,} of them train, in {len(trainable(run.optim, table))} of {len(table)} tensors")
+    print(f"         {run.model.parameter_count():,} parameters, {cost}")
+    _announce_training(setup)
     if run.optim.name == "muon":
         print(f"         {_by_rule(run)}")
     if run.stages:
@@ -101,6 +90,21 @@ def announce(setup: Setup) -> None:
             "warning  there is an NVIDIA GPU but jax runs on the CPU: "
             f"{install('cuda12')}, or with cuda13 in place of cuda12 if PyTorch is installed"
         )
+
+
+def _announce_training(setup: Setup) -> None:
+    """Print which parameters train, where not all do from the first step on."""
+    run, table = setup.run, trainable_table(setup.run)
+    training = sum(math.prod(table[name].shape) for name in trainable(run.optim, table))
+    if late := frozen_at_first(run.optim, table):
+        first = setup.engine.optimizer.release + 1
+        size = sum(math.prod(table[name].shape) for name in late)
+        print(f"         {size:,} of them train from step {first} on, in {len(late)} of {len(table)} tensors")
+    elif run.lora.rank:
+        of = f"LoRA of rank {run.lora.rank} on {len(adapted_kernels(run))} kernels"
+        print(f"         {of}: {training:,} numbers train, in {len(trainable(run.optim, table))} tensors with the head")
+    elif run.optim.freeze:
+        print(f"         {training:,} of them train, in {len(trainable(run.optim, table))} of {len(table)} tensors")
 
 
 def _times(setup: Setup, engine: Engine, state: TrainState, begin: int) -> tuple[TrainState, list[float]]:

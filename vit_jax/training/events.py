@@ -46,12 +46,12 @@ class Event:
     """
 
     kind: Literal["step", "evaluation", "end"]
-    step: int  # steps done
-    epoch: float  # epochs done, with fractions
+    step: int
+    epoch: float  # with fractions
     metrics: Mapping[str, float] = field(default_factory=dict)  # of this step's batch, or of the split
     split: str = ""  # of an evaluation
     weights: str = ""  # of an evaluation: raw, or ema, their average
-    summary: Summary | None = None  # at the end
+    summary: Summary | None = None
     _now: Callable[[], Predictor] | None = field(default=None, repr=False, compare=False)
 
     def network(self) -> Predictor:

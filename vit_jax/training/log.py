@@ -260,7 +260,7 @@ class _Wandb:
         self._run.finish()
 
 
-Batch = dict[str, Any]  # {name: array [B, ...]}
+Batch = dict[str, Any]
 
 
 def steps_together(

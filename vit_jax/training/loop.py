@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .engine.engine import Engine
     from .log import Batch
 
-Measured = tuple[int, dict[str, float]]  # a step, and its metrics
+Measured = tuple[int, dict[str, float]]
 TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
 

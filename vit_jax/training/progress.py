@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TICK = 0.125  # seconds between redraws, which happen in `update`: a thread would compete with XLA for the cores
 CELL_TICK = 0.5  # the same in a notebook, where each is a message to a browser
 CELL_WIDTH = 100  # characters of a line there
-PLAIN = 10.0  # seconds between plain lines
+PLAIN = 10.0  # seconds
 WINDOW = 60.0  # the speed is that of the last so many seconds of training steps
 
 # Layouts of the live line from wide to narrow: (least width of the bar, long labels, columns). The first one is used
@@ -264,8 +264,8 @@ if TYPE_CHECKING:
 
 
 Told = Literal["full", "short", "none"]
-told: ContextVar[Told] = ContextVar("told", default="full")  # what a run tells while it trains
-HIDDEN = ("patches", "positions")  # figures that are not shown below a cell
+told: ContextVar[Told] = ContextVar("told", default="full")
+HIDDEN = ("patches", "positions")
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 
-WATCHED = ("train", "validation")  # splits that are measured while a run is trained
+WATCHED = ("train", "validation")
 
 
 def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts = ALONE) -> Session:
@@ -102,11 +103,9 @@ def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any
         return setup.engine.initial_state(parameters), init
 
 
-def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
-    """The newest checkpoint of a run. None if it has saved none."""
+def _check_unchanged(folder: runs.Run, record: Mapping[str, Any], setup: Setup) -> None:
+    """Raise UserError where the data, weights of classes or a teacher are not those that a run began with."""
     run = setup.run
-    folder.check_paths()
-    record = folder.record()
     if clause := data_difference(record, setup.dataset):
         raise UserError(
             folder,
@@ -133,6 +132,14 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
             "its frozen arrays (a teacher) are not those that this run began with",
             "restore them, or choose another `name`",
         )
+
+
+def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved | None:
+    """The newest checkpoint of a run. None if it has saved none."""
+    run = setup.run
+    folder.check_paths()
+    record = folder.record()
+    _check_unchanged(folder, record, setup)
     checkpoints.clear()
     saved, skipped = checkpoints.restore(run.model.shapes())
     for reason in skipped:

@@ -26,7 +26,7 @@ class Saver:
 
     def __init__(self, checkpoints: Checkpoints, in_thread: bool, say: Callable[[str], None]):
         self.checkpoints, self.say = checkpoints, say
-        self._thread = ThreadPoolExecutor(1, "saving") if in_thread else None  # it starts with the first save
+        self._thread = ThreadPoolExecutor(1, "saving") if in_thread else None
         self._writing: Future[None] | None = None
 
     def save(self, state: State, notes: dict[str, Any], *rest: Any) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .log import Log
     from .progress import Progress
 
-NOTED = ("best", "stale", "due", "totals", "seconds", "cpu_seconds")  # fields of a session that a checkpoint keeps
+NOTED = ("best", "stale", "due", "totals", "seconds", "cpu_seconds")
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Session:
     state: TrainState  # on the devices
     step: int  # steps done
     saved: int  # step of the newest checkpoint, or -1
-    record: dict[str, Any]  # the content of config.json
+    record: dict[str, Any]
     # {"step", the selection metric, "loss", "weights": "raw" or "ema"} of the best validation so far.
     best: dict[str, Any] | None = None
     stale: int = 0  # epochs since the best validation
@@ -57,7 +57,7 @@ class Session:
     # Of the training steps alone, by all processes: without compilation (first steps), evaluations and saving.
     cpu_seconds: float = 0.0
     histograms: Histograms | None = None  # where the run asks for them
-    events: list[Event] = field(default_factory=list)  # what has happened and is not told yet
+    events: list[Event] = field(default_factory=list)  # not told yet
 
     @property
     def run(self) -> RunConfig:

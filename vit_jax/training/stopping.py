@@ -81,8 +81,8 @@ class Decision:
     hosts: Hosts
     caught: Caught
     deadline: float  # in time.monotonic()
-    save_seconds: float  # between two saves
-    saved: float = field(default_factory=time.monotonic)  # when the last was
+    save_seconds: float
+    saved: float = field(default_factory=time.monotonic)
     agreed: frozenset[str] = frozenset()
 
     def own_votes(self) -> frozenset[str]:

@@ -29,8 +29,8 @@ Pruner = Literal["none", "median", "halving", "hyperband"]
 MOST = 1000  # combinations: whoever asks for more has hardly counted them
 WANTED = "choose another `name`"
 SECONDS = 60.0  # for which a process waits while others write the study
-TICK = 0.05  # seconds between two tries to lock
-FOLDER, ENDED, VALUES = "folder", "ended", "values"  # what is noted of a trial
+TICK = 0.05  # seconds
+FOLDER, ENDED, VALUES = "folder", "ended", "values"
 RETRIED = "failed: "  # begins how a trial ended that the same command tries again
 
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from ..data.base import Data, Given
 
-Steps = Callable[[RunConfig], Generator[Event, None, None]]  # trains a run, as `steps` does
+Steps = Callable[[RunConfig], Generator[Event, None, None]]  # as `steps`
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Sweep:
     folder: Path
     search: Search
     run_of: Callable[[Mapping[str, Any]], RunConfig]  # the run with these values of its fields
-    first: RunConfig  # the run with the first values
+    first: RunConfig
     metric: str  # of validation, by which runs are compared
     sign: int  # 1 if more of it is better, -1 if less is
 
@@ -105,7 +105,7 @@ def sweep(
     """Train a run with several values of some of its fields, and compare them by validation.
 
     The same call goes on where it was interrupted: what is finished is not trained again. Several processes that make
-    it at the same time share the work.
+    it at the same time share the work. What is not described here is as of `train`.
 
     Args:
         run: a preset's name, or the config of all runs, whose `name` is that of the sweep's folder.
@@ -117,10 +117,6 @@ def sweep(
         pruner: ends runs that fall behind: "median", "halving", "hyperband", or a pruner of Optuna, which counts
             epochs; "none".
         seeds: train each combination with so many seeds, and compare the means; 0: once.
-        data: as of `train`.
-        class_names: as of `train`.
-        preset: names the folder of a run without a name.
-        gone: arguments that there were, each refused in a sentence that says what to use.
 
     Returns:
         {"folder", "metric", "points" (the best first, each with its "name", that of its folder, "fields", "ended" and

@@ -119,27 +119,17 @@ def steps(
     """Train a run as `train` does, and tell each step and each evaluation as an Event to the loop that asks for them.
 
     `for event in vit_jax.steps(run): print(event.step, event.metrics["loss"])` trains the run to its end. Whoever
-    leaves the loop before (by break, or an error) finds the last step saved: the same call goes on from there.
+    leaves the loop before (by break, or an error) finds the last step saved: the same call goes on from there. It takes
+    and raises what `train` does.
 
     Args:
-        run: as of `train`.
-        data: as of `train`.
-        class_names: as of `train`.
-        preset: as of `train`.
-        folder: as of `train`.
         hosts: as of `train`; each host has to make the same loop.
         resume: as of `train`, but a single run.
-        epochs: as of `train`.
-        fields: as of `train`.
-        gone: as of `train`.
 
     Returns:
         An iterator over the Events: `kind` is step, evaluation or end, `step` counts the steps done, `metrics` are
         those of the step's batch or of the `split`. `event.network()` is a copy of the network at that time; the end
         has the `summary` that `train` returns.
-
-    Raises:
-        UserError, CheckFailed, Interrupted: as `train`, from the loop.
     """
 
     def events() -> Generator[Event, None, None]:
@@ -170,7 +160,7 @@ class TrainRequest(NamedTuple):
     preset: str
     folder: runs.Run | None
     resumed: bool = False  # it is named as a run to go on with
-    fields: Mapping[str, Any] = {}  # other values of fields of `run`
+    fields: Mapping[str, Any] = {}
 
 
 def train_request(

@@ -31,7 +31,7 @@ from ..files.reading import check_regular
 from ..runs import Run
 
 TEMPORARY = ".orbax-checkpoint-tmp"
-ITEMS = ("model", "optimizer", "ema", "lora")  # of a checkpoint
+ITEMS = ("model", "optimizer", "ema", "lora")
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema", "lora"], meta_fields=[])

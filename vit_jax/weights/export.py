@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -108,8 +108,7 @@ def export(
             for tensors).
         to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own;
             "transformers-js" a folder with a program that transformers.js runs.
-        which: of the path of a run, as of `load`.
-        ema: of the path of a run, as of `load`.
+        which, ema: of the path of a run, as of `load`.
         class_names: the names of the classes, where the network does not have them.
         fields: what neither the network nor its source states, by convert's names (--set): the "mean" and "std" of
             pixels in 0..1 that its images are normalised with, for example.
@@ -137,14 +136,10 @@ def export(
     target, shard = None if path is None else os.fspath(path), _bytes(shard_size)
     _check_target(target, verify, shard)
     stated = {"class_names": list(class_names)} if class_names else {}
-    asked = {
-        "takes": takes,
-        "opset": opset,
-        "runtime": os.fspath(onnxruntime_web),
-        "weights": (weights,) if isinstance(weights, str) else tuple(weights),
-        "calibrate": calibrate,
-        "run": str(network.trained.folder or "") if isinstance(network, Predictor) else "",
-    }
+    run = str(network.trained.folder or "") if isinstance(network, Predictor) else ""
+    several = (weights,) if isinstance(weights, str) else tuple(weights)
+    asked = {"takes": takes, "opset": opset, "runtime": os.fspath(onnxruntime_web), "weights": several}
+    asked |= {"calibrate": calibrate, "run": run}
     options: dict[str, Any] = {"sets": fields or {}, "dtype": dtype, "verify": verify, "shard": shard, "asked": asked}
     if isinstance(network, (str, os.PathLike)):
         source = _source(os.fspath(network), ema)
@@ -229,6 +224,20 @@ def _source(path: str, ema: bool | None) -> str:
     return str(folder)
 
 
+def _program_writer(path: str | None, layout: str, dtype: str, verify: bool) -> Callable[..., Any] | None:
+    """What writes the program that a path or a layout names; None where they name weights."""
+    from convert.write.programs import is_named, program_writer
+
+    if path is None:
+        if is_named(layout):
+            raise UserError(f"to {layout!r}", "is a folder with a program in it", "give the path of a new folder")
+        return None
+    if (write_as := program_writer(path, layout)) is not None:
+        to = "" if layout == "vit-jax" or is_named(layout) else layout
+        _check_no_weights(path, {"to": to, "dtype": dtype, "verify": verify})
+    return write_as
+
+
 def export_weights(
     given: str | InMemory,
     path: str | None,
@@ -248,16 +257,10 @@ def export_weights(
     from convert.plan.plan import plan
     from convert.write.into_program import as_used
     from convert.write.program.interface import Wanted
-    from convert.write.programs import is_named, program_writer
     from convert.write.write import write
 
-    if path is None and is_named(layout):
-        raise UserError(f"to {layout!r}", "is a folder with a program in it", "give the path of a new folder")
-    write_as = None if path is None else program_writer(path, layout)
-    program, wanted = write_as is not None, Wanted(**asked or {})
-    if program:
-        own = layout == "vit-jax" or is_named(layout)
-        _check_no_weights(path, {"to": "" if own else layout, "dtype": dtype, "verify": verify})
+    write_as, wanted = _program_writer(path, layout, dtype, verify), Wanted(**asked or {})
+    program = write_as is not None
     with convert_first(given if isinstance(given, str) else "", EXPORTS):
         _check_wanted(path, layout, wanted, program)
         with _reading(given, stated, sets, chosen or {}, files or {}) as reading:

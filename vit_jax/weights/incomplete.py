@@ -27,7 +27,7 @@ class BareNetwork(Predictor):
     `model` can be called on normalised images, or on ids.
     """
 
-    lacks: tuple[str, ...] = ()  # the entries of the task's metadata that are missing
+    lacks: tuple[str, ...] = ()  # entries of the task's metadata
     notes: tuple[str, ...] = ()  # what its files state that is not used, a sentence each
     path: str = ""  # of the weights
 
@@ -75,11 +75,7 @@ class TextEncoder(BareNetwork):
 
     @with_fixed_settings
     def encode(self, inputs: Any, mask: Any = None, length: int = 0, cut: bool = False, batch: int = BATCH) -> Encoded:
-        """As `Translator.encode`.
-
-        Raises:
-            UserError: an input cannot be used.
-        """
+        """As `Translator.encode`."""
         return encode(self.model, inputs, self.source, self.pad, mask=mask, length=length, cut=cut, batch=batch)
 
 

@@ -67,7 +67,7 @@ class Weights:
     resize: str = (
         ""  # the --adapt by which its library takes the images of its preprocessing, of another size than config
     )
-    resized: str = ""  # a sentence, where that is done
+    resized: str = ""
 
     @property
     def path(self) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from convert.containers.source import Source, Tensor
     from convert.recognise.reading import Reading
 
-NETWORK = "a network in Python"  # what messages call one
+NETWORK = "a network in Python"
 
 
 def state_source(state: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]]) -> Source:

@@ -52,10 +52,7 @@ class Array:
 
 
 class OnnxArrays:
-    """The functions that preprocess.py takes of a library of arrays; each adds to `nodes` those that compute it.
-
-    `prefix` begins the names of nodes and values.
-    """
+    """The functions that preprocess.py takes of a library of arrays; each adds to `nodes` those that compute it."""
 
     def __init__(self, prefix: str) -> None:
         self.nodes: list[ir.Node] = []

@@ -23,7 +23,7 @@ class Answering:
     ):
         self.model, self.top, self.batch, self.skip, self.note = model, top, batch, skip, note
         self.before = before  # inputs of other shares before these, for draws
-        self.errors = list[UserError]()  # of images that cannot be read
+        self.errors = list[UserError]()
         self.asked = 0  # inputs that are not blank, readable or not
         self._noted = False
 

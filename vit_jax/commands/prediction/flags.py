@@ -17,8 +17,8 @@ from ...explain.images import IMAGES, TEXTS
 from ...files.destination import check_outputs
 from ..selection import FileFlags, LanguageFlags, SelectionFlags, UnreadableFlags
 
-BATCH = 64  # inputs that are computed at a time
-FILES = (".png", ".csv", ".npz")  # of an explanation
+BATCH = 64
+FILES = (".png", ".csv", ".npz")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ...tasks.predictor import Predictor
 
-Prediction = str | list[tuple[str, float]]  # of one input: a text, or [(class, probability), ...], or so
+Prediction = str | list[tuple[str, float]]
 
 
 @overload
@@ -83,19 +83,15 @@ def predict(
         inputs: paths of images and of folders of images, csv:FILE[:FOLDER], or sentences; one of them, or a list. Also
             images as Pillow has them, or arrays uint8 [h, w] or [h, w, C], or [n, h, w, C].
         top: the number of classes of each image, the most probable first.
-        which: the weights of a run, as of `vit_jax.load`.
+        which: the weights of a run, as of `vit_jax.load`, as are the languages, `prefix` and `task`.
         batch: inputs that are computed at a time.
         skip_unreadable: leave out images that cannot be read, and say on stderr how many, instead of stopping.
-        source_language: as of `vit_jax.load`.
         share: I/N, such as "3/16": predict this fixed share of the inputs alone, while others predict the others.
         search: settings of the search for a text, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
         For one image or sentence its prediction, else a list of (input, prediction). A prediction is a list of classes
         [(name, probability), ...], or a text; with nbest=3, a list of three (text, score).
-
-    Raises:
-        UserError: where the weights or an input cannot be used.
     """
     inputs = _given(inputs)
     one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language, prefix, task)

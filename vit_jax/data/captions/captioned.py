@@ -29,13 +29,13 @@ from ..shards.open import names_shards, open_samples
 from ..shards.samples import split_samples
 from .config import GIVEN, TABLE
 
-FOLDER, COCO = "captions:", "coco:"  # begin a data.source
+FOLDER, COCO = "captions:", "coco:"
 HEADER = "image,caption"
-_TEXTS = re.compile(r"(.*\.)?(txt|texts?|captions?|sentences?)")  # fields of shards that hold captions
+_TEXTS = re.compile(r"(.*\.)?(txt|texts?|captions?|sentences?)")
 STAND_IN = "\ufdd0"  # for a CR, which csv takes for a line end; Unicode has no such character
-LARGEST = 1 << 30  # bytes of a table or of annotations
+LARGEST = 1 << 30  # bytes
 
-Captioned = dict[str, list[str]]  # {path of an image: its captions}, in the order of the file
+Captioned = dict[str, list[str]]  # by paths of images, in the order of the file
 Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the captions of each)}
 
 

@@ -22,20 +22,20 @@ from ...text.ids import Ids
 from ...text.vocabulary import COURSE, Vocabulary
 from .hdf5 import arrays, width
 
-SOURCE = "coco-features:"  # begins a data.source
+SOURCE = "coco-features:"
 CAPTIONS, WORDS = "coco2014_captions.h5", "coco2014_vocab.json"
 FEATURES = ("{}2014_vgg16_fc7_pca.h5", "{}2014_vgg16_fc7.h5")  # of train and of val
-FEATURE = "features"  # the data set in these
+FEATURE = "features"
 ADDRESSES = "{}2014_urls.txt"
-LARGEST = 64 << 20  # bytes of the words, and of the addresses
+LARGEST = 64 << 20  # bytes
 
 
 class Part(NamedTuple):
     """The pictures and captions of one part of the set."""
 
-    file: str  # the name of the file of vectors
+    file: str
     features: np.ndarray  # float32 [n, C], a row for each picture
-    addresses: Sequence[str]  # of the pictures on the web; empty where that is not known
+    addresses: Sequence[str]  # empty where they are not known
     target: np.ndarray  # int32 [m, T]: captions without begin and end, filled with padding
     rows: np.ndarray  # int [m]: the picture of each caption
 

@@ -11,7 +11,7 @@ from ...errors import UserError
 from ...files.reading import check_regular
 from ...machine.libraries import require
 
-LARGEST = 8 << 30  # bytes of one array
+LARGEST = 8 << 30  # bytes
 
 
 def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slice = slice(None)) -> list[np.ndarray]:

@@ -39,7 +39,7 @@ from .split import Captions
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
 SPLITS = {"validation": 500, "test": 500, "unseen": 300}
-GREY = 128  # of a blank picture
+GREY = 128
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class CaptionedImages(CaptionSet):
 
     splits: dict[str, Captions]
     preprocess: Preprocess
-    blocks: Blocks | None = None  # where training reads in blocks
+    blocks: Blocks | None = None
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order | BlockOrder:
         """As of CaptionSet."""
@@ -270,14 +270,7 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         *(array_digest(split.target) for split in splits.values()),
         *([list(each) for each in part.captions] for part in whole),
     ]
-    images, said = (sum(len(part.captions) for part in whole), sum(len(x) for part in whole for x in part.captions))
-    remarks = [
-        f"{images:,} images with {said:,} captions; validation and test have each image "
-        "once, with all its captions as references"
-    ]
-    remarks += dict.fromkeys(remark for part in whole for remark in part.remarks)
-    if unreadable := [name for part in whole for name in part.unreadable]:
-        remarks.append(left_out(unreadable))
+    remarks = _remarks_on(whole)
     if data.tokenizer == WORDS:
         ids = vocabulary.ids
         share = float((target == ids.unknown).sum() / (target != ids.pad).sum())
@@ -286,6 +279,20 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
     identity = identity_of(name, vocabulary, splits, content)
     of_train = None if blocks is None else blocks_of(data, blocks[of])
     return CaptionedImages(name, vocabulary, splits, identity, tuple(remarks), preprocess, of_train)
+
+
+def _remarks_on(parts: Sequence[_Read]) -> list[str]:
+    """What is said of all images and captions that were read."""
+    images = sum(len(part.captions) for part in parts)
+    captions = sum(len(each) for part in parts for each in part.captions)
+    remarks = [
+        f"{images:,} images with {captions:,} captions; validation and test have each image "
+        "once, with all its captions as references"
+    ]
+    remarks += dict.fromkeys(remark for part in parts for remark in part.remarks)
+    if unreadable := [name for part in parts for name in part.unreadable]:
+        remarks.append(left_out(unreadable))
+    return remarks
 
 
 def _each_image(data: CaptionData, read: _Read, rows: np.ndarray, vocabulary: Tokenizer) -> Captions:

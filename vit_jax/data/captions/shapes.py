@@ -20,12 +20,12 @@ FORMS = ("circle", "square", "triangle")
 RELATIONS = ("left of", "above")
 UNSEEN = (("red", "triangle"), ("blue", "circle"))  # pairs of colour and form that only the split `unseen` has
 WORDS = ("a", *SIZES, *COLOURS, *FORMS, "left", "of", "above")
-LONGEST = 10  # words of a caption
+LONGEST = 10
 
 _PAIRS = [(colour, form) for colour in COLOURS for form in FORMS]
 _SEEN = np.array([i for i, pair in enumerate(_PAIRS) if pair not in UNSEEN])
 _HELD = np.array([i for i, pair in enumerate(_PAIRS) if pair in UNSEEN])
-_CHUNK = 1000  # scenes that are drawn at a time
+_CHUNK = 1000
 
 
 class Scenes(NamedTuple):

@@ -17,7 +17,7 @@ class Archive:
     """A file as its author publishes it."""
 
     name: str
-    addresses: tuple[str, ...]  # where it is served, tried in this order
+    addresses: tuple[str, ...]  # tried in this order
     bytes: int
     sha256: str
 
@@ -27,7 +27,7 @@ class Batch:
     """A file that holds the images and labels of a split, or a part of them, one after the other."""
 
     split: str
-    images: int  # their number
+    images: int
     member: str  # of the archive
 
 

@@ -22,9 +22,9 @@ from ..images.preprocess import EXTENSIONS
 from ..progress import progress
 from .places import MARK, VERSION
 
-AT_ONCE = 32  # files that are fetched at the same time
+AT_ONCE = 32
 _PIECE = 64 << 20  # bytes of a large file that are held
-_TABLES = (".csv", ".json", ".jsonl", ".txt")  # beside images
+_TABLES = (".csv", ".json", ".jsonl", ".txt")
 
 
 def copy_images(place: str, verify: bool = False) -> str:

@@ -32,9 +32,9 @@ from .archives import OFFICIAL, Archive, CifarSet, IdxSet, OfficialSet
 from .download import NotFetched, difference, fetch
 from .places import find_prepared
 
-_MOST_NAMES = 1 << 16  # bytes of a list of class names
+_MOST_NAMES = 1 << 16  # bytes
 _OTHER = 1 << 20  # bytes of a member that is not used, such as readme.html
-_WAIT = 0.5  # seconds between looks at whether another process is done
+_WAIT = 0.5  # seconds
 _SPLITS = ("train", "test")
 _ARRAYS = ("class_names", *(f"{split}_{what}" for split in _SPLITS for what in ("images", "labels")))
 
@@ -45,7 +45,7 @@ class Contents:
 
     pixels: dict[str, np.ndarray]  # {split: uint8 [n, h, w, C]}
     labels: dict[str, np.ndarray]  # {split: integers [n]}
-    names: tuple[str, ...]  # of the classes
+    names: tuple[str, ...]
 
 
 def plan(root: Path, name: str) -> str:

@@ -7,6 +7,7 @@ depends on the seed, the step and the blocks alone: not on hosts, threads or wha
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from .pixels import Images
 from .sources.base import Examples
 from .sources.sharded import Sharded
 
+MIXED = 4096  # images that are shuffled together, if nothing else is stated: shards may be sorted by class
 MANY = 20_000_000  # images beyond which shards are read in blocks, if nothing else is stated
 
 
@@ -29,7 +31,7 @@ class Blocks(NamedTuple):
     """The blocks of the examples to train on."""
 
     starts: np.ndarray  # int64 [blocks + 1]: the first example of each, and n at the end
-    window: int  # blocks that are shuffled together
+    window: int
 
 
 class BlockOrder:
@@ -96,7 +98,8 @@ def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -
 
 def blocks_of(data: FittedImages, blocks: np.ndarray) -> Blocks:
     """The blocks of training examples: of each its own, int64 [n], ascending."""
-    return Blocks(np.flatnonzero(np.diff(blocks, prepend=-1, append=-1)), data.window)
+    starts = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))
+    return Blocks(starts, data.window or max(4, math.ceil(MIXED * (len(starts) - 1) / max(len(blocks), 1))))
 
 
 def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:

@@ -22,8 +22,8 @@ SPLITS = {
     "validation": ("validation", "val", "valid", "validate", "dev", "development"),
     "test": ("test", "testing", "tst"),
 }
-FOLDER = "folder:"  # begins the data.source of a folder of images
-TABLE = "csv:"  # begins the data.source of a table of labels
+FOLDER = "folder:"
+TABLE = "csv:"
 GIVEN = "arrays"  # the data.source of a run whose images were given in Python
 
 
@@ -71,7 +71,9 @@ class FittedImages(DataConfig):
         "read together and nearly in sequence; empty: blocks for parquet with more than four row groups and for more "
         "than 20 million images, else global",
     )
-    window: int = identity(4, "with order blocks: how many blocks are shuffled together", at_least=1)
+    window: int = identity(
+        0, "with order blocks: how many are shuffled together; 0: as many as hold 4,096 images, at least 4", at_least=0
+    )
     block: int = identity(16, "with order blocks: neighbours in a block; in parquet blocks are row groups", at_least=1)
     memory: float = execution(
         4.0, "gigabytes of memory for decoded images; a dataset that fits is decoded only once", at_least=0

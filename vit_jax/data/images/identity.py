@@ -17,7 +17,7 @@ from .high_bit_depth import wide_pixels
 if TYPE_CHECKING:
     from PIL import Image
 
-SIZE = 16  # bytes of a digest
+SIZE = 16  # bytes
 
 
 def digest(content: bytes | np.ndarray) -> bytes:

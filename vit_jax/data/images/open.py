@@ -70,19 +70,11 @@ def open_images(
     remarks += labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
     remarks += _image_remarks(images["train"], rows["train"], loaded, pair(image))
     identity = _identity(source, splits, images, rows, loaded)
-    return Dataset(
-        source.name,
-        outputs,
-        splits,
-        replace(preprocess, mean=mean, std=std),
-        identity,
-        source.remarks + unlabelled_remarks(data, source) + remarks,
-        repeats,
-        data.sampling,
-        source.stands_in,
-        {name: loaded[name].listing for name in loaded},
-        None if blocks is None else blocks_of(data, blocks[splits["train"].rows]),
-    )
+    preprocess, listings = replace(preprocess, mean=mean, std=std), {name: loaded[name].listing for name in loaded}
+    remarks = source.remarks + unlabelled_remarks(data, source) + remarks
+    of_train = None if blocks is None else blocks_of(data, blocks[splits["train"].rows])
+    how_taken = (repeats, data.sampling, source.stands_in)
+    return Dataset(source.name, outputs, splits, preprocess, identity, remarks, *how_taken, listings, of_train)
 
 
 def _decode(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[dict[str, Images], dict[str, Loaded]]:

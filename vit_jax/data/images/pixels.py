@@ -28,11 +28,11 @@ from .sources.sharded import Sharded
 if TYPE_CHECKING:
     from PIL import Image
 
-_CHUNK = 64  # images per work item of a decoding thread
+_CHUNK = 64
 _SLICE = 4096  # images between two chances to save an index
 REACH = 16  # images among which one is replaced that cannot be read
 SEVERAL, MOST = 10, 0.01  # images, and their share of all, that may be replaced
-_SAVE = 30.0  # seconds between two times that it is saved
+_SAVE = 30.0  # seconds
 
 
 class Loaded(NamedTuple):

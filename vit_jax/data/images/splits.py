@@ -87,16 +87,16 @@ class Dataset:
     """A set of labelled images, as the `Data` of a run (see data/base.py)."""
 
     name: str
-    outputs: Outputs  # what its labels are
-    splits: dict[str, Split]  # train, then validation and test where there are any
+    outputs: Outputs
+    splits: dict[str, Split]
     preprocess: Preprocess
     identity: dict[str, Any]
     remarks: tuple[str, ...]
-    repeats: int = 1  # copies of an image in a training batch
+    repeats: int = 1
     sampling: Sampling = "natural"
-    stands_in: bool = False  # black images with labels of no meaning, in place of a set that is not here
+    stands_in: bool = False  # see sources/base.py
     listings: Mapping[str, Listing] = field(default_factory=dict)
-    blocks: Blocks | None = None  # where training reads in blocks
+    blocks: Blocks | None = None
     # What the loss needs of the labels of train, as entries of the metadata: {name: a number for each output}.
     of_loss: Mapping[str, list[float]] = field(default_factory=dict)
 

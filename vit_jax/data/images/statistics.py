@@ -11,7 +11,7 @@ from ...files.digests import array_digest
 from .preprocess import Preprocess
 from .sources.index import compute_once
 
-_CHUNK = 64  # images at a time of which statistics are counted
+_CHUNK = 64
 
 # {source: (shape of an image, mean, population std per channel)} of training sets in their original size, for pixels in
 # 0..1, computed in float64.

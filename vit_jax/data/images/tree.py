@@ -12,7 +12,7 @@ from .preprocess import EXTENSIONS
 
 # Folders that macOS's archiver and Synology's servers leave beside those of the user.
 _OF_SYSTEMS = frozenset({"__MACOSX", "@eaDir"})
-_KINDS = 4  # kinds of files that a sentence lists
+_KINDS = 4
 
 
 @dataclass

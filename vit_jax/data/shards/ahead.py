@@ -13,7 +13,7 @@ import numpy as np
 
 from .samples import Samples
 
-AT_ONCE = 32  # requests in flight
+AT_ONCE = 32
 FAR = 256  # batches that are looked ahead
 BEHIND = 32  # batches that may still be in the making
 

@@ -27,7 +27,7 @@ from .pattern import INDEX, Shards
 A = TypeVar("A")
 FORMAT = 1
 EDGE = 8192  # bytes at the end of a shard by which it is known again where its tag is not
-AT_ONCE = 32  # shards that are opened at the same time
+AT_ONCE = 32
 _ARRAYS = ("format", "size", "tag", "edge", "keys", "starts", "sizes", "groups", "column", "classes", "fields", "texts")
 
 
@@ -37,7 +37,7 @@ class Index:
 
     name: str  # of the shard, in its store
     size: int  # bytes
-    tag: str  # of the object that it was read from; empty where it was not read from its store
+    tag: str  # of the object; empty where it was not read from its store
     edge: str  # digest of its last bytes
     keys: tuple[str, ...]  # of the samples; empty where they have none, of a parquet file
     starts: np.ndarray  # int64 [n], offsets of the images in the shard; -1 where samples have none
@@ -91,7 +91,7 @@ class Index:
             return None
 
 
-Scan = Callable[[Store, str, int, str], Index]  # (store, name, size, tag): reads a shard
+Scan = Callable[[Store, str, int, str], Index]
 
 
 def edge_digest(content: bytes) -> str:

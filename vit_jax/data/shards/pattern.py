@@ -18,7 +18,7 @@ MOST = 1_000_000  # shards
 _GLOB = re.compile(r"[*?\[]")
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_LIST = 64 << 20  # bytes of a file that lists shards
+_LIST = 64 << 20  # bytes
 _LISTS = (".txt", ".list")
 INDEX = ".index.npz"  # ends the name of a shard's index, which lies beside it
 

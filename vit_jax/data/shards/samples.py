@@ -19,7 +19,7 @@ from .index import Index
 from .parquet import read_group
 
 Place = tuple[int, int]  # (shard, sample in it)
-KEPT = 4  # groups of rows that are kept
+KEPT = 4
 
 
 class Samples:
@@ -30,7 +30,7 @@ class Samples:
         self.first = np.cumsum([0, *map(len, indexes)])  # int64 [shards + 1]: the number of each shard's first sample
         self._firsts = self.first.tolist()
         self._lock = threading.Lock()
-        self._groups: dict[Place, Future[list[bytes]]] = {}  # {(shard, group of rows): its images}
+        self._groups: dict[Place, Future[list[bytes]]] = {}
 
     def __len__(self) -> int:
         return self._firsts[-1]
@@ -151,7 +151,7 @@ class Part(NamedTuple):
     """The samples of a split."""
 
     samples: Samples
-    rows: np.ndarray  # int64 [n], their numbers among those of all splits
+    rows: np.ndarray  # among those of all splits
 
 
 def split_samples(samples: Samples) -> dict[str, Part]:

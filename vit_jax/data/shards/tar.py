@@ -22,7 +22,7 @@ PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # how gzip, 
 NEAR, FAR = 1 << 16, 8 << 20  # bytes that are read at once, of a file and of a store
 AGAIN = "write it again, or fetch it again whole"
 REGULAR, LONG_NAME, EXTENDED, SPARSE = (b"0", b"\0", b"7"), b"L", b"x", b"S"
-_TEXT = 1 << 20  # bytes of a text
+_TEXT = 1 << 20  # bytes
 _TEXTS = re.compile(r"(?:.*\.)?(cls|json|txt|text|captions?|transcript)")
 _NAME = re.compile(r"((?:.*/|)[^./][^./]*|\./[^./]+)\.([^/]*)")
 

@@ -30,7 +30,7 @@ from .encode import Encoder
 from .flat import Flat, dtype_of, from_lengths
 
 RECORD = "corpus.json"
-LARGEST = 256 << 20  # bytes of the record, and of a file of a tokenizer
+LARGEST = 256 << 20  # bytes
 SIDES = ("source", "target")
 STALE = 86_400  # seconds after which a folder that nobody has finished is a killed process's
 
@@ -42,7 +42,7 @@ class Corpus:
     sides: tuple[Tokenizer, Tokenizer]
     source: Flat
     target: Flat
-    cut: int  # sentences that were cut
+    cut: int
     digests: tuple[str, str]  # of the padded ids of both sides
 
 

@@ -17,7 +17,7 @@ from .config import SentenceData
 
 SENTINEL = "<extra_id_{}>"  # stands for the span of that number that was taken out
 RATE = 0.15  # share of tokens that is taken out
-MOST = 1000  # sentinels that are looked for
+MOST = 1000
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Corruption:
     """The corruption of a run's texts; `sentinels` are ids, the first one first."""
 
     rate: float  # share of tokens that is taken out
-    mean: float  # tokens of a span
+    mean: float
     sentinels: np.ndarray
     seed: int
 

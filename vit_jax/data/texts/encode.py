@@ -15,15 +15,12 @@ from ...text.tokenizer import Tokenizer, encode_named
 from .config import SentenceData
 from .pairs import Pairs, place
 
-CHUNK = 10_000  # pairs at a time
-Rows = list[np.ndarray]  # int32 [N] each
+CHUNK = 10_000
+Rows = list[np.ndarray]  # int32 [N]
 
 
 class Encoder:
-    """Goes through the pairs of a split once, as their ids.
-
-    `cut` counts the sentences that were cut so far.
-    """
+    """Goes through the pairs of a split once, as their ids. `cut` counts the sentences that were cut so far."""
 
     def __init__(self, data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer):
         self.pairs, self.sides, self.longest, self.cuts = pairs, (source, target), data.lengths[-1], data.cut

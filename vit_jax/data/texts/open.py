@@ -71,11 +71,14 @@ def open_sentences(
         )
     )
     if data.shuffle_sources:
-        train = splits["train"]
-        shuffled = train.flat_source.take(permutation(len(train), SHUFFLE, seed))
-        splits["train"] = train.of(shuffled, train.flat_target)
+        splits["train"] = _with_shuffled_sources(splits["train"], seed)
         remarks += ("a control: the sources of train are shuffled among its targets, so they carry no information",)
     return Texts(identity["name"], source, target, splits, identity, remarks)
+
+
+def _with_shuffled_sources(train: Sentences, seed: int) -> Sentences:
+    """The pairs with their sources shuffled among their targets."""
+    return train.of(train.flat_source.take(permutation(len(train), SHUFFLE, seed)), train.flat_target)
 
 
 def open_other_pairs(
@@ -110,11 +113,8 @@ def _open_pairs(
     pairs = _with_held_out(data, found, seed)
     if given is None and data.source == "numbers" and data.tokenizer == WORDS:
         both = closed_vocabulary((*numbers.ENGLISH, *numbers.GERMAN))
-        return (
-            pairs,
-            (both, both) if one else (closed_vocabulary(numbers.ENGLISH), closed_vocabulary(numbers.GERMAN)),
-            {},
-        )
+        apart = closed_vocabulary(numbers.ENGLISH), closed_vocabulary(numbers.GERMAN)
+        return pairs, (both, both) if one else apart, {}
     if given is not None and data.tokenizer == "unigram":
         raise UserError(
             Field("data.tokenizer"),
@@ -135,18 +135,25 @@ def _open_pairs(
     own = None if data.tokenizer in (WORDS, APART, *TRAINED) else tokenizers()
     kind = [data.tokenizer, data.vocabulary, SPLITTING] if own is None else digest(*own)
     held = {name: getattr(data, name) for name in ("test", "validation") if name in pairs and name not in found}
-    key = {"form": data.source.partition(":")[0], "files": files.digests, "held": held, "seed": seed if held else 0}
-    key |= {"tokenizer": kind, "one": one, "longest": data.lengths[-1], "cut": data.cut, "versions": _versions()}
-    if prefix := prefix_of(data.prefix, data.task, own[0].files if own else {}):
-        key |= {"prefix": prefix}
-    if isinstance(files, InTexts):
-        assert own is not None  # no other has sentinels
-        key |= {"longest": _corruption(data, own[0], seed)[1]}
+    key = {"tokenizer": kind, "held": held, "seed": seed if held else 0, "one": one}
+    key |= _cache_key(data, files, own[0] if own else None, seed)
     corpus, sides = _open_cached(data, train, key, (lambda: own) if own is not None else tokenizers, seed)
     found_there = {"train": corpus}
     for name in held if isinstance(files, InTexts) else ():  # pairs are in memory anyway, as references
         found_there[name], _ = _open_cached(data, pairs[name], {**key, "split": name}, lambda: sides, seed)
     return pairs, sides, {name: each for name, each in found_there.items() if each is not None}
+
+
+def _cache_key(data: SentenceData, files: InFiles | InTexts, own: Tokenizer | None, seed: int) -> dict[str, Any]:
+    """What decides the ids of train besides the tokenizer and what is held out."""
+    key = {"form": data.source.partition(":")[0], "files": files.digests, "longest": data.lengths[-1], "cut": data.cut}
+    key |= {"versions": _versions()}
+    if prefix := prefix_of(data.prefix, data.task, own.files if own else {}):
+        key |= {"prefix": prefix}
+    if isinstance(files, InTexts):
+        assert own is not None  # no other has sentinels
+        key |= {"longest": _corruption(data, own, seed)[1]}
+    return key
 
 
 def _open_cached(

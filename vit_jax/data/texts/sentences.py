@@ -102,7 +102,7 @@ class Texts:
     name: str
     source: Tokenizer
     target: Tokenizer
-    splits: dict[str, Sentences]  # train, then validation, test and others where there are any
+    splits: dict[str, Sentences]
     identity: dict[str, Any]
     remarks: tuple[str, ...]
 

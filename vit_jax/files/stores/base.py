@@ -36,28 +36,13 @@ class Store(Protocol):
     local: bool
 
     def stat(self, name: str, guess: int = 0) -> Stat:
-        """The size of an object, and its tag.
-
-        Args:
-            guess: its size, which is then found by two requests if it is that.
-
-        Raises:
-            UserError: there is none, or it cannot be read.
-        """
+        """The size of an object, and its tag; a `guess` of its size that is right saves a request."""
 
     def tag(self, name: str) -> str | None:
         """The tag of an object; None where there is none. Raises UserError where that cannot be known."""
 
     def read(self, name: str, start: int, stop: int, tag: str = "") -> bytes:
-        """The bytes of an object from `start` to before `stop`, which it has.
-
-        Args:
-            stop: the one after the last.
-            tag: that the object has to have; empty: any.
-
-        Raises:
-            UserError: there is none, it is shorter, or it is another one.
-        """
+        """The bytes of an object, which has this tag (empty: any), from `start` to before `stop`, which it has."""
 
     def load(self, name: str) -> bytes | None:
         """The whole of a small object; None where there is none."""
@@ -69,11 +54,9 @@ class Store(Protocol):
         """Write an object, whole, in place of one that is there."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object where none is.
+        """Write an object where none is; whether the object there has this content.
 
-        Returns:
-            Whether the object there has this content. So of two that write different contents one is told True, also
-            where an answer was lost.
+        So of two that write different contents one is told True, also where an answer was lost.
         """
 
     def delete(self, name: str) -> None:
@@ -81,11 +64,7 @@ class Store(Protocol):
 
 
 def check_conditional(store: Store) -> None:
-    """Check that a store creates an object only where none is, which claims and locks need.
-
-    Raises:
-        UserError: it writes over another, or cannot be written to.
-    """
+    """Check that a store creates an object only where none is, which claims and locks need."""
     name = f"{PROBE}{secrets.token_hex(8)}"
     won = [store.create(name, content) for content in (b"first", b"second")]
     store.delete(name)

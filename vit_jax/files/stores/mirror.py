@@ -30,10 +30,10 @@ from .base import Store, StoreError, check_conditional
 from .records import KEPT, File, Record, Records, Writer
 
 BEAT, LEASE = 5.0, 60.0  # seconds between signs of life of a writer; after which one without any is dead
-PART = 64 << 20  # bytes of an object, at most
+PART = 64 << 20  # bytes
 MOST_PARTS = 64  # of a file that was appended to; then it is sent anew
-AT_ONCE = 8  # requests under way
-_TEMPORARY = re.compile(r"(^|/)\.lock$|\.tmp(/|$)|\.orbax-checkpoint-tmp")  # paths that are not kept
+AT_ONCE = 8
+_TEMPORARY = re.compile(r"(^|/)\.lock$|\.tmp(/|$)|\.orbax-checkpoint-tmp")
 
 
 class Torn(Exception):
@@ -46,7 +46,7 @@ class Mirror:
     def __init__(self, store: Store, folder: Path):
         self.store, self.folder, self.records = store, folder, Records(store)
         self.record: Record | None = None  # that the folder was made of, or has become
-        self._known: dict[str, tuple[int, int, str]] = {}  # {path: size, time of change and digest of its file}
+        self._known: dict[str, tuple[int, int, str]] = {}  # size, time of change, digest
         self._history: list[Record] = []  # as long as it writes: the records that are kept
         self._attempts = 0
         self._pulse: _Pulse | None = None

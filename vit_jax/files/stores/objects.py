@@ -19,9 +19,9 @@ PAUSE = 1.0  # seconds before the second, and twice as many before each further 
 RETRIES = {"max_retries": 4, "initial_delay": "100ms", "max_delay": "2s"}
 _PROBE = 1 << 16  # bytes of a range by which a size is looked for
 _ABSENT = b"\x02"  # how tensorstore writes that no object is there
-_LARGEST = 64 << 20  # bytes of an object that is loaded whole
+_LARGEST = 64 << 20  # bytes
 
-_DRIVERS = {"s3": "s3", "gs": "gcs", "https": "http", "http": "http"}  # {scheme: tensorstore's name}
+_DRIVERS = {"s3": "s3", "gs": "gcs", "https": "http", "http": "http"}
 _PERMISSIONS = {  # {scheme: what is done: the permission that it takes}
     "s3": {"read": "s3:GetObject", "list": "s3:ListBucket", "write": "s3:PutObject", "delete": "s3:DeleteObject"},
     "gs": {

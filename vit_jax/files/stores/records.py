@@ -33,7 +33,7 @@ class Writer:
     """A process that writes records."""
 
     number: int  # each has a higher one than those before
-    name: str  # as messages name it
+    name: str
     place: str  # where it keeps its copy: a word that is drawn once for each folder of copies
     nonce: str  # drawn for it alone
 

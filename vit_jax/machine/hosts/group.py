@@ -22,9 +22,9 @@ from .watch import GRACE, Watch
 ANSWER = 120.0  # seconds in which process 0 has to answer, and all others to come
 NAMED = 10  # seconds in which the first host has to find its own name
 HEARTBEAT = 30  # seconds after which JAX itself takes a silent process for dead; the watch is faster
-PIECE = 1 << 20  # characters of a value that are sent at once
+PIECE = 1 << 20
 FOR_EVER = 1 << 30  # milliseconds: whoever is waited for is watched
-SHOWN = 3  # most differences that are listed
+SHOWN = 3
 
 
 class Hosts:

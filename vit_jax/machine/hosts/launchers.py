@@ -22,9 +22,9 @@ PORTS = range(61440, 65536)  # for process 0, by the number of the job
 class Launched:
     """A process among all that a launcher has started."""
 
-    count: int  # of all processes
-    index: int  # of this one
-    local_count: int  # of those on this machine
+    count: int
+    index: int
+    local_count: int
     local_index: int
     address: str = ""  # HOST:PORT of process 0; empty: the launcher does not say
     own_gpus: bool = False  # the launcher lets each process see its own GPUs only

@@ -20,10 +20,10 @@ from typing import Any
 from ...errors import USER, UserError
 from ...files.terminal import printable
 
-PING = 1.0  # seconds between two words of a process that lives
+PING = 1.0  # seconds
 SILENT = 11.0  # seconds without a word after which a process counts as lost
 GRACE = 3.0  # seconds in which the main thread can end by itself, with its own sentence
-LONGEST = 1 << 16  # bytes of a line
+LONGEST = 1 << 16
 AGAIN = "repeat the command on all hosts, it goes on from the last checkpoint"
 
 
@@ -58,12 +58,12 @@ class Watch:
         self.index, self.stall = index, stall_minutes * 60
         self.name = socket.gethostname()
         self.peers: dict[int, Peer] = {}
-        self.fault = ""  # the sentence about a process that was lost
+        self.fault = ""
         self.moves = self.step = 0
         self.since = time.monotonic()  # when this process last moved
         self.told: set[tuple[int, int]] = set()  # (index, moves) of the stalls that were reported
-        self.working = False  # whether this process needs the others
-        self.ending = False  # this process has told the others that it ends
+        self.working = False
+        self.ending = False
         self.changed = threading.Condition()
         self.exit = os._exit  # which ends the process whatever its main thread waits for
 

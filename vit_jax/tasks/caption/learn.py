@@ -35,7 +35,7 @@ from ..worst import draw_worst, summarise_worst, worst
 from .text import Captioning
 from .use import Describer, attention, explained
 
-SAMPLES = 4  # sample images written at the end of a training
+SAMPLES = 4
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ...text.vocabulary import words
 
 Words = Sequence[str]
 WORDS = "CIDEr-D and BLEU-4 count words in lower case, without punctuation; not those of the PTB tokenizer"
-LONGEST = 4  # words of the longest n-gram
+LONGEST = 4
 SPREAD = 6.0  # standard deviation of the Gaussian by which CIDEr-D takes other lengths
 
 

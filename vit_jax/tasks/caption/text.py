@@ -19,7 +19,7 @@ from ..generated import Generation, Search, compile_search
 from ..next_token import mean_loss, shift_target, sums
 from .score import WORDS, bleu4, cider_d, plain
 
-CROSS = "decoder.cross_attention"  # the weights from the tokens of a caption to those of the memory
+CROSS = "decoder.cross_attention"  # of a caption to the memory
 
 
 @dataclass(frozen=True)

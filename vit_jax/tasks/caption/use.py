@@ -78,18 +78,7 @@ class Describer(CaptionWriter, ImagePredictor):
         return self.search(self.inputs(several), first)
 
     def capture(self, images: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network on images.
-
-        Args:
-            images: one, or several.
-            names: those of the network's own `capture`.
-
-        Returns:
-            {name: array [n, ...]}, or [...] of one image.
-
-        Raises:
-            UserError: an image cannot be used, or a name is unknown.
-        """
+        """Inner values of the network on images: {name: array [n, ...]}, or [...] of one image."""
         several, one = self.as_list(images)
         return self.captured(self.inputs(several), names, one)
 
@@ -102,19 +91,9 @@ class Describer(CaptionWriter, ImagePredictor):
     def explain(
         self, images: Any, method: Method = "ig", class_name: str = "", steps: int = STEPS, batch: int = 1
     ) -> CaptionExplanation:
-        """Which part of each image counted for each token of its caption.
+        """Which part of each image counted for each token of its caption, as of `Translator.explain`.
 
-        Args:
-            images: one or several; one is explained as a list of one.
-            method: ig or rollout, as of `Classifier.explain`.
-            class_name: there are no classes to name.
-            steps: of integrated gradients, each a pass forward, and one back for each token.
-
-        Returns:
-            CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
-
-        Raises:
-            UserError: an image cannot be used, or there is no such method.
+        Returns CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
         """
         self.check_explained(method, class_name)
         check_positive(steps=steps)
@@ -134,19 +113,7 @@ class Describer(CaptionWriter, ImagePredictor):
     def draw_attention(
         self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
     ) -> Any:
-        """Draw the cross-attention of the first image's words.
-
-        Args:
-            path: of a PNG; None: none is written.
-            layers: those to draw, counted from 0, each as the mean of its heads; empty: the mean of all.
-            caption: a line under the title.
-
-        Returns:
-            matplotlib's Figure.
-
-        Raises:
-            UserError: the image cannot be used, or there is no such layer.
-        """
+        """Draw the cross-attention of the first image's words: of these layers, as means of their heads, or of all."""
         words, maps = self.attention(inputs[0])
         pixels = visible(self.pixels([inputs[0]]))[0]
         return drawn(draw_words, pixels, maps, words, path, layers=layers, caption=caption)

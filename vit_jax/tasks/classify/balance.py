@@ -20,7 +20,7 @@ from ...files.reading import open_regular
 BETA = 0.999  # of effective numbers, as Cui et al. 2019 (arXiv 1901.05555) take for most sets
 LARGEST = 100.0  # weight of a label that is there
 UNEVEN = 5  # times as many images of one class as of another that are worth a remark
-_BYTES = 1 << 24  # of a file of weights
+_BYTES = 1 << 24  # bytes
 
 
 def class_weights(loss: LossConfig, names: Sequence[str], counts: np.ndarray) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ from ...models.vit_config import ViTConfig
 from .kinds.base import Kind
 from .score import Classified
 
-WRONG = 36  # most images in the figure of wrong predictions
+WRONG = 36
 
 
 def save_samples(folder: Path, images: np.ndarray, names: Sequence[str], stated: Range = ()) -> list[str]:

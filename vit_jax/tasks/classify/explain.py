@@ -20,7 +20,7 @@ from ..explained import ImageExplanation, describe_scores
 from .draw import visible
 from .kinds.base import Kind
 
-WORST = 8  # most images whose errors are explained in a report
+WORST = 8
 ON_A_CPU = 10**12  # FLOPs that this may take there
 
 

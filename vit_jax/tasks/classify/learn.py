@@ -44,7 +44,7 @@ from .spec import ClassifySpec, TellsClasses
 from .use import Classifier, ResNetClassifier, captured
 
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
-SAMPLES = 4  # sample images written at the end of a training
+SAMPLES = 4
 
 
 @dataclass(frozen=True)

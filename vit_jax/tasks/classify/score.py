@@ -11,7 +11,7 @@ from ...scores.suspects import Suspects
 from ..base import Evaluation
 from .trust import Trust
 
-TOP = 5  # the metric accuracy_top5 counts an image as right if its class is among so many most probable ones
+TOP = 5  # of accuracy_top5: so many most probable classes
 
 
 @dataclass(frozen=True, repr=False)

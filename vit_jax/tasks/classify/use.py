@@ -28,7 +28,7 @@ from .explain import explain, number_of
 from .features import block_numbers, compiled_features
 from .kinds.base import Kind
 
-SHOWN = 8  # most images in an attention figure of a prediction
+SHOWN = 8
 
 
 class Classifier(ImagePredictor):
@@ -78,18 +78,7 @@ class Classifier(ImagePredictor):
 
     @with_fixed_settings
     def logits(self, images: Any, batch: int = BATCH) -> np.ndarray:
-        """The logits of the images.
-
-        Args:
-            images: one or several, as `ImagePredictor` takes them.
-            batch: how many are computed at a time.
-
-        Returns:
-            float32 [n, K], float64 where the network is; [K] of one image.
-
-        Raises:
-            UserError: an image cannot be used.
-        """
+        """The logits of the images, float32 [n, K], or float64 where the network is; [K] of one image."""
         return self.capture(images, ["logits"], batch)["logits"]
 
     @with_fixed_settings
@@ -104,9 +93,6 @@ class Classifier(ImagePredictor):
         Returns:
             for each image the most probable classes, or the labels over their thresholds, [(name, probability), ...],
             best first; or the numbers, [(name, value), ...], in their order. Of one image such a list alone.
-
-        Raises:
-            UserError: an image cannot be used, or the outputs are an embedding.
         """
         self.check_known(top)
         logits = self.logits(images, batch)
@@ -118,16 +104,8 @@ class Classifier(ImagePredictor):
     def values(self, images: Any, batch: int = BATCH) -> np.ndarray:
         """Every probability of the images, by the temperature that validation has chosen, or every number.
 
-        Args:
-            images: one or several, as `ImagePredictor` takes them.
-            batch: how many are computed at a time.
-
-        Returns:
-            float [n, K], [K] of one image, in the order of `columns`: of classes they sum to 1, of a set each is of its
-            label alone, and numbers are in the units of the data.
-
-        Raises:
-            UserError: an image cannot be used, or the outputs are an embedding.
+        Float [n, K], [K] of one image, in the order of `columns`: of classes they sum to 1, of a set each is of its
+        label alone, and numbers are in the units of the data.
         """
         self.check_known()
         return self.kind.values(self.logits(images, batch))
@@ -147,19 +125,9 @@ class Classifier(ImagePredictor):
 
     @with_fixed_settings
     def capture(self, images: Any, names: Iterable[str], batch: int = BATCH) -> dict[str, np.ndarray]:
-        """Inner values of the network on the images.
+        """Inner values of the network on the images: {name: array [n, ...]}, or [...] of one image.
 
-        Args:
-            images: one or several, as `ImagePredictor` takes them.
-            names: those of `ViT.capture`: tokens, blocks.I, features, pooled, attention, logits.
-            batch: how many images are computed at a time.
-
-        Returns:
-            {name: array [n, ...]}, or [...] of one image.
-
-        Raises:
-            UserError: an image cannot be used.
-            ValueError: there is no such name.
+        The names are those of `ViT.capture`: tokens, blocks.I, features, pooled, attention, logits.
         """
         wanted = (names,) if isinstance(names, str) else tuple(names)
         several, one = self.as_list(images)
@@ -187,9 +155,6 @@ class Classifier(ImagePredictor):
             is the input of the head, before its norm if it has one. Of each block I, maps.I [n, gh, gw, D] is its
             output at the patches, as they lie in the image, and prefix.I [n, P, D] that at the tokens before them:
             class token, distillation token, registers, as far as there are any.
-
-        Raises:
-            UserError: an image cannot be used, or there is no such block.
         """
         several, one = self.as_list(images)
         out: dict[str, np.ndarray] = {}
@@ -249,9 +214,6 @@ class Classifier(ImagePredictor):
 
         Returns:
             ImageExplanation: `maps` [n, gh, gw], `score`, `draw(path)`, `write(name)`.
-
-        Raises:
-            UserError: an image cannot be used, there is no such class, or the network lacks what the method takes.
         """
         self.check_explained(method, class_name)
         check_positive(steps=steps, batch=batch)
@@ -279,19 +241,7 @@ class Classifier(ImagePredictor):
     def draw_attention(
         self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
     ) -> Any:
-        """Draw the attention maps of the first images.
-
-        Args:
-            path: of a PNG; None: none is written.
-            layers: those to draw, counted from 0; empty: the last.
-            caption: a line under the title.
-
-        Returns:
-            matplotlib's Figure.
-
-        Raises:
-            UserError: an image cannot be used, or there is no such layer.
-        """
+        """Draw the attention maps of the first images: of these layers, counted from 0, or of the last."""
         inputs = inputs[:SHOWN]
         pixels = self.pixels(inputs)
         names = [Path(each).name if isinstance(each, (str, os.PathLike)) else "" for each in inputs]

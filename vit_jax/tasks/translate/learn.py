@@ -37,7 +37,7 @@ from ..worst import summarise_worst, worst, write_worst
 from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids
 from .use import Translator, explained
 
-SAMPLES = 4  # sample translations written at the end of a training
+SAMPLES = 4
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
 from ..generated import Generation, Search, compile_search
 
-CROSS = "decoder.cross_attention"  # the weights from the tokens of a translation to those of its source
+CROSS = "decoder.cross_attention"  # of a translation to its source
 
 
 @dataclass(frozen=True)

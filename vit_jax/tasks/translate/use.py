@@ -102,18 +102,9 @@ class Translator(Writer):
 
     @with_fixed_settings
     def predict(self, texts: str | Iterable[str], /, batch: int = BATCH, **search: Any) -> Any:
-        """The translation of each text; those of like length are computed together.
+        """The translation of each text, as of `Writer.predict`; those of like length are computed together.
 
-        Args:
-            texts: one or several.
-            batch: how many are computed at a time.
-            search: settings of the search, such as beam=4, nbest=2 (the fields of config.decoding.Decoding).
-
-        Returns:
-            as of `Writer.predict`.
-
-        Raises:
-            UserError: a text cannot be used, or there is no such setting.
+        Settings of the search are such as beam=4, nbest=2 (the fields of config.decoding.Decoding).
         """
         check_batch(batch)
         translator = self.searching(search)
@@ -153,29 +144,16 @@ class Translator(Writer):
 
         Returns:
             encoding.Encoded, of one text without the axis n.
-
-        Raises:
-            UserError: an input cannot be used.
         """
         pad = self.source.ids.pad
         return encode(self.model, inputs, self.source, pad, mask=mask, length=length, cut=cut, batch=batch)
 
     @with_fixed_settings
     def capture(self, texts: str | Iterable[str], names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network while it translates.
+        """Inner values of the network while it translates: {name: array [n, ...]}, or [...] of one text.
 
-        The decoder is given its own translation, so that row t of its values is that of the t-th token.
-
-        Args:
-            texts: one or several.
-            names: those of `Transformer.capture`: encoder.blocks.I, memory, decoder.cross_attention, ...
-
-        Returns:
-            {name: array [n, ...]}, or [...] of one text.
-
-        Raises:
-            UserError: a text cannot be used.
-            ValueError: there is no such name.
+        The decoder is given its own translation, so that row t of its values is that of the t-th token. The names are
+        those of `Transformer.capture`: encoder.blocks.I, memory, decoder.cross_attention, ...
         """
         ids = self.inputs(texts)
         wanted = (names,) if isinstance(names, str) else tuple(names)
@@ -212,9 +190,6 @@ class Translator(Writer):
 
         Returns:
             TranslationExplanation: `sources`, `tokens`, `maps` (of each text [T, S]), `draw(path)`, `write(name)`.
-
-        Raises:
-            UserError: a text cannot be used, or there is no such method.
         """
         self.check_explained(method, class_name)
         check_positive(steps=steps)
@@ -232,19 +207,7 @@ class Translator(Writer):
     def draw_attention(
         self, inputs: Sequence[str], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
     ) -> Any:
-        """Draw the cross-attention of the first translation.
-
-        Args:
-            path: of a PNG; None: none is written.
-            layers: those to draw, counted from 0; empty: all.
-            caption: a line under the title.
-
-        Returns:
-            matplotlib's Figure.
-
-        Raises:
-            UserError: the text cannot be used, or there is no such layer.
-        """
+        """Draw the cross-attention of the first translation: of these layers, counted from 0, or of all."""
         source, target, maps = self.attention(inputs[0])
         return drawn(draw_cross_attention, maps, target, source, path, layers=layers, caption=caption)
 

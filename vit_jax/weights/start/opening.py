@@ -21,7 +21,7 @@ from ...runs.mirror import join, local_copy
 from ...runs.several import kind_of, members
 from ..interop import READING, WRITING, Unstated, Weights, convert_first, open_weights
 
-RULES = {"image": "init_resize", "channels": "init_channels"}  # {field that weights can follow: how}
+RULES = {"image": "init_resize", "channels": "init_channels"}
 FEW = 8  # fields that a message lists; a file that lacks more states none
 
 

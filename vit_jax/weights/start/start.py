@@ -121,8 +121,8 @@ class Started:
     """The weights of `init` as a run takes them."""
 
     parameters: dict[str, np.ndarray]  # {dotted name: array, in the file's dtype}, without those of a new head
-    record: dict[str, Any]  # the entry `init` of config.json
-    description: str  # lines for the user
+    record: dict[str, Any]  # of config.json
+    description: str
 
 
 def check(run: RunConfig) -> None:

@@ -32,7 +32,7 @@ class Arrays:
     title: str
     sealed: bool = False
     extent: Extent = PLAIN  # of the pixels before they became 8 bits
-    kind: str = "class"  # of the labels
+    kind: str = "class"
     known: None = None
 
     def read(self, i: int) -> np.ndarray:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Stamps(NamedTuple):
     """The files that the examples of a split are read from, and how they are known again without being read."""
 
-    folder: str  # its absolute path
-    names: list[str]  # of the files, within the folder
+    folder: str  # absolute
+    names: list[str]  # within the folder
     sizes: np.ndarray  # int64 [files], bytes
     times: np.ndarray  # int64 [files], when each was last changed, in ns since 1970
     whole: bool  # they hold all examples together; if not, file i is example i
@@ -51,11 +51,7 @@ class Examples(Protocol):
         """The name of example i in messages."""
 
     def stamps(self) -> Stamps | None:
-        """The files that hold the examples; None of arrays.
-
-        Raises:
-            UserError: one cannot be looked at.
-        """
+        """The files that hold the examples; None of arrays."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,10 @@ class Source:
     """A set of images, what its labels are, and the splits that it comes with."""
 
     name: str
-    outputs: Outputs  # the kind and the names of its classes, labels or numbers
-    splits: dict[str, Examples]  # train, and validation and test if it has them
-    remarks: tuple[str, ...] = ()  # for the user, to be printed once
-    unlabelled: Mapping[str, str] = field(default_factory=dict)  # {split that is there without labels: a clause on it}
+    outputs: Outputs
+    splits: dict[str, Examples]
+    remarks: tuple[str, ...] = ()
+    unlabelled: Mapping[str, str] = field(default_factory=dict)  # {split without labels: a clause on it}
     counted: bool = False  # no names of classes are stated: they are as many as the labels say
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)  # {split: int [n]}, of examples that stay together
     stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
@@ -83,16 +79,7 @@ def first_line(error: Exception) -> str:
 
 
 def stamp_files(folder: str, names: list[str], whole: bool, part: str = "") -> Stamps:
-    """The stamps of files in a folder.
-
-    Args:
-        folder: its absolute path.
-        whole: whether they hold all examples together; if not, file i is example i.
-        part: what tells them from others of the folder.
-
-    Raises:
-        UserError: one is not there.
-    """
+    """The stamps of files in a folder. Raises UserError where one is not there."""
     sizes, times = np.empty(len(names), np.int64), np.empty(len(names), np.int64)
     for i, name in enumerate(names):
         try:

@@ -17,7 +17,7 @@ from .base import Source, first_line
 from .items import Items, as_image, class_names_of, halves
 from .label_arrays import typed_labels
 
-Split = tuple[Any, np.ndarray]  # its images, as `halves` gives them, and its labels
+Split = tuple[Any, np.ndarray]
 _SPLITS = ("train", "validation", "test")
 
 

@@ -60,7 +60,7 @@ class Index:
     shapes: np.ndarray  # int32 [n, 2]: width and height, as it is shown
     extents: np.ndarray  # float64 [n, 4]: a row a wide.Extent
     labels: np.ndarray  # int32 [n]
-    unreadable: dict[int, str]  # {image: why it cannot be read}
+    unreadable: dict[int, str]
 
     @classmethod
     def of_nothing(cls, n: int) -> Index:

@@ -32,8 +32,8 @@ from .base import Examples, Source, Stamps, first_line, stamp_files
 from .index import Index, find
 
 _SMALLEST = 1 << 16  # bytes of an array_record file, which is padded
-_SPARE = 128  # files that the rest of a run has open
-_HEAD = 1 << 17  # bytes of a file that are compared first
+_SPARE = 128
+_HEAD = 1 << 17
 _AGAIN = "restore it, or prepare the set again"
 _VERSION = r"[0-9*]+\.[0-9*]+\.[0-9*]+"
 Shard = tuple[str, int]  # a file of a split, and how many records it has by dataset_info.json
@@ -47,7 +47,7 @@ _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, whe
 class Records:
     """Examples of a prepared TFDS set. Its array_record files have checksums."""
 
-    records: Any  # a sequence of serialized tf.train.Example
+    records: Any  # serialized tf.train.Example
     labels: np.ndarray
     first: list[bytes]  # the first images, encoded, in memory since the labels were read
     split: str
@@ -302,19 +302,25 @@ def _check_level(root: Path, name: str) -> None:
                 raise UserError(f"data.dir {root}", f"has {name} in {below.name}/", f"give `data.dir {below}`")
 
 
-def _not_prepared(data: ImageData, root: Path) -> UserError:
-    """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD."""
-    field, place = f"data.source {data.source}", Path(os.path.expanduser(data.source))
-    if data.source and place.is_dir():
-        return UserError(field, "is a path", f"write folder:{data.source} for a folder of images")
+def _is_file(source: str) -> UserError | None:
+    """The error where what should be the name of a set is that of a file or folder."""
+    field, place = f"data.source {source}", Path(os.path.expanduser(source))
+    if source and place.is_dir():
+        return UserError(field, "is a path", f"write folder:{source} for a folder of images")
     table = place.suffix.lower() in (".csv", ".tsv", *JSON_LINES)
     if table and not place.exists():
         return UserError(field, "there is no such file", "give a table of labels as csv:FILE, by its path from here")
-    if data.source and place.exists():
-        give = (
-            f"write csv:{data.source} for a table of labels" if table else "give folder:PATH, FILE.npz or a set by name"
-        )
+    if source and place.exists():
+        give = f"write csv:{source} for a table of labels" if table else "give folder:PATH, FILE.npz or a set by name"
         return UserError(field, "is a file", give)
+    return None
+
+
+def _not_prepared(data: ImageData, root: Path) -> UserError:
+    """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD."""
+    if error := _is_file(data.source):
+        return error
+    field = f"data.source {data.source}"
     import tensorflow_datasets as tfds
 
     there, official = prepared_in(root), tfds.list_builders(with_community_datasets=False)

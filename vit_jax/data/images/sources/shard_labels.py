@@ -36,7 +36,7 @@ class ShardLabels:
 
     outputs: Outputs
     values: np.ndarray  # [n, ...], see ../labels.py
-    counted: bool = False  # classes are numbers without names
+    counted: bool = False
     remarks: tuple[str, ...] = ()
 
 

@@ -24,7 +24,7 @@ class Sharded:
     labels: np.ndarray
     known: Known
     sealed: bool = False
-    ahead: Ahead | None = None  # what is read before it is asked for
+    ahead: Ahead | None = None
 
     def read(self, i: int) -> bytes:
         if self.ahead and (image := self.ahead.take(i)) is not None:

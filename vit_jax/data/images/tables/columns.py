@@ -17,8 +17,8 @@ from .rows import Rows
 FILES = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 HUGGING_FACE = "file_name"  # in metadata.csv and metadata.jsonl, whatever else is there
 SPLIT, LABEL = "split", "label"
-_EXAMPLES = 3  # values of a column that a message shows
-_LISTED = 12  # columns that a message lists
+_EXAMPLES = 3
+_LISTED = 12
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..config import composed
 from ..preprocess import EXTENSIONS
 from .rows import Rows
 
-_LISTED = 5  # files that a message lists
+_LISTED = 5
 
 
 @dataclass

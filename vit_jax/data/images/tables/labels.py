@@ -23,10 +23,10 @@ class Labels:
     """The labels of all rows."""
 
     kind: str  # class, set or number
-    names: tuple[str, ...]  # of the K classes, labels or numbers
+    names: tuple[str, ...]
     values: np.ndarray  # class: int32 [n]; set: int8 [n, K], -1 where unknown; number: float64 [n, K]
     how: str  # how the table has them, in words
-    remarks: tuple[str, ...] = ()  # for the user
+    remarks: tuple[str, ...] = ()
 
     def positives(self) -> tuple[np.ndarray, np.ndarray]:
         """(rows, names): for each class or label that a row has the places of both."""

@@ -21,7 +21,7 @@ from .labels import Labels, read_labels
 from .places import Place, splits_by_folder
 from .rows import Rows
 
-_LISTED, _LETTERS = 12, 40  # names that a remark lists, and letters of one
+_LISTED, _LETTERS = 12, 40
 SPLITS = ("train", "validation", "test")
 
 

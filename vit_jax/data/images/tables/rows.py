@@ -15,7 +15,7 @@ from ....files import strict_json
 from ....files.lines import quote, read_lines
 from ....files.reading import LINE, open_regular, show_path, size_text
 
-LARGEST = 1 << 28  # bytes of a table
+LARGEST = 1 << 28  # bytes
 COLUMNS, CELLS = 10_000, 20_000_000
 JSON_LINES = (".jsonl", ".ndjson")
 _OTHERS = (".json", ".parquet", ".arrow", ".xlsx", ".xls", ".ods", ".gz", ".zip", ".bz2", ".xz", ".pkl")
@@ -31,12 +31,12 @@ Cell = str | tuple[str, ...] | None  # a text, a list of JSON of texts or number
 class Rows:
     """The rows of one table, or of several with the same columns."""
 
-    names: tuple[str, ...]  # of the columns
-    cells: list[tuple[Cell, ...]]  # one entry a row
+    names: tuple[str, ...]
+    cells: list[tuple[Cell, ...]]
     lines: Sequence[int]  # of each row, the line of its file in which it begins, counted from 1
     titles: tuple[str, ...]  # the files, as messages call them
-    starts: tuple[int, ...] = (0,)  # the first row of each file
-    remarks: tuple[str, ...] = ()  # for the user
+    starts: tuple[int, ...] = (0,)
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -22,7 +22,7 @@ from ....files.terminal import printable
 from ...base import Batch, Evaluation
 from ..trust import Calibration
 
-SHOWN = 3  # most labels or numbers under an image
+SHOWN = 3
 PROBABILITY = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
 Said = list[tuple[str, float]]  # (name, probability or value)
 
@@ -35,7 +35,7 @@ class Kind:
     settings: LossConfig = field(default_factory=LossConfig)
     weights: tuple[float, ...] = ()  # of the loss, one for each output; empty: all are 1
     log_prior: tuple[float, ...] = ()  # added to logits in training; empty: nothing is
-    alike: bool = False  # whether training lets classes count alike that are not equally many
+    alike: bool = False  # whether training lets uneven classes count alike
 
     # How answers are told: the columns of a table of them; whether a row has a rank, the best 1; whether what is said
     # of an image is several answers, the best first, and not one; the formats of a (name, value) in a line, in a table
@@ -68,11 +68,7 @@ class Kind:
     ) -> tuple[dict[str, list[float]], tuple[str, ...]]:
         """What a run's loss needs of the labels of its training part, and remarks on these.
 
-        Returns:
-            (entries of metadata, loss_weights and log_prior, as far as they are wanted; sentences for the user).
-
-        Raises:
-            UserError: a file of weights is not of these outputs.
+        Returns (entries of metadata, loss_weights and log_prior, as far as they are wanted; sentences for the user).
         """
         return {}, ()
 
@@ -91,23 +87,11 @@ class Kind:
     # Evaluation.
 
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
-        """What `score` needs of each image, as of Task.outputs.
-
-        Args:
-            logits: [B, K].
-            label: [B] or [B, K], as the data gives it.
-
-        Returns:
-            {name: [B, ...]}.
-        """
+        """What `score` needs of each image, {name: [B, ...]}, of logits [B, K] and labels [B] or [B, K]."""
         raise NotImplementedError
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, "loss" among them.
-
-        Args:
-            out: {name: [n, ...]}, the `outcomes` of all of them.
-        """
+        """The metrics of a split, "loss" among them, from the `outcomes` of all its images, {name: [n, ...]}."""
         raise NotImplementedError
 
     def at_chance(self, split: Any, result: Any) -> str:
@@ -115,28 +99,15 @@ class Kind:
         return ""
 
     def with_ranks(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
-        """What `score` returns, with metrics that take longer, so that they are wanted of a final result alone.
-
-        Args:
-            out: as of `score`.
-        """
+        """What `score` returns, with metrics that take longer, so that they are wanted of a final result alone."""
         return self.score(split, out)
 
     def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Evaluation:
-        """What `with_ranks` returns, with what can be said of a whole split, but not of images that were drawn from it.
-
-        Args:
-            out: as of `score`.
-        """
+        """What `with_ranks` returns, with what can be said of a whole split, but not of images drawn from it."""
         return self.with_ranks(split, out)
 
     def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
-        """What validation decides of what `calibrated` lists.
-
-        Args:
-            labels: of validation, as its split has them.
-            logits: float [n, K].
-        """
+        """What validation decides of what `calibrated` lists, by its labels and logits [n, K]."""
         raise NotImplementedError
 
     def values(self, logits: np.ndarray) -> np.ndarray:
@@ -160,34 +131,20 @@ class Kind:
         return ()
 
     def worst(self, split: Any, result: Any, most: int) -> list[tuple[int, int, str]]:
-        """What is explained of the worst errors.
+        """(number of the image, number of the output, words on it) of the worst errors, the worst image first.
 
-        Returns:
-            (number of the image, number of the output, words on it), the worst image first; of an image that which it
-            was taken for before other outputs.
+        Of an image that which it was taken for comes before other outputs.
         """
         return []
 
     # Prediction.
 
     def top_k(self, logits: np.ndarray, top: int) -> Said:
-        """What the logits of an image say.
-
-        Args:
-            logits: float [K].
-            top: how many classes are wanted.
-        """
+        """What the logits [K] of an image say, of classes the first `top`."""
         raise NotImplementedError
 
     def explained(self, logits: np.ndarray) -> np.ndarray:
-        """The output of each image that is explained where none is named, int [n]: the most probable one.
-
-        Args:
-            logits: float [n, K].
-
-        Raises:
-            UserError: one has to be named.
-        """
+        """The output of each image that is explained where none is named, int [n]: the most probable one."""
         return np.asarray(logits).argmax(-1)
 
     def line(self, said: Said) -> str:
