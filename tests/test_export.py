@@ -137,7 +137,7 @@ def test_what_was_exported_says_where_from(own, trained):
 REFUSED = {
     "an existing file": (lambda own: (own, "taken.safetensors"), {}, "taken.safetensors: exists; choose another name"),
     "an existing folder": (lambda own: (own, "."), {}, "exists; choose another name"),
-    "no layout": (lambda own: (own, "x", "tim"), {}, "^to=tim: there is no such layout.*timm"),
+    "no layout": (lambda own: (own, "x", "tim"), {}, "^to tim: there is no such layout.*timm"),
     "no container": (lambda own: (own, "x.h5"), {}, "x.h5"),
     "no network": (lambda own: (nnx.Linear(2, 3, rngs=nnx.Rngs(0)), "x"), {}, "Linear is none; give a model"),
     "an optimizer": (lambda own: (nnx.Optimizer(own, optax.sgd(1.0), wrt=nnx.Param), "x"), {}, "Optimizer is none"),
@@ -146,14 +146,14 @@ REFUSED = {
     "no field": (lambda own: (own, "x"), {"fields": {"heads": 2}}, "fields: 'heads' is not a field of this network"),
     "half of it": (lambda own: (own, "x", "timm"), {"fields": {"mean": 0.5}}, "mean and std belong together"),
     "another function": (
-        lambda own: (own, "x.npz", "augreg"), {}, "activation is 'gelu'.*--adapt activation=gelu_tanh .* vit_jax.export"
+        lambda own: (own, "x.npz", "augreg"), {}, "activation is 'gelu'.*`adapt activation=gelu_tanh` "
     ),
     "no mean": (lambda own: (own, "x"), {}, r"a run has to state how .*; give `fields mean=\.\.\. std="),
     "another kind": (lambda own: (own, "x", "marian"), {}, "cannot become marian.*: it holds a Transformer"),
     "not numbers": (
         lambda own: (jax.tree.map(lambda x: x * np.nan, own), "x.safetensors"), {}, "NaN or inf.*; take other"
     ),
-    "no such weights": (lambda own: ("run", "x", "timm", "bset"), {}, "^weights is 'bset': choose best, last"),
+    "no such weights": (lambda own: ("run", "x", "timm", "bset"), {}, "^which is 'bset': choose best, last"),
     "no average": (lambda own: ("plain", "x", "timm", "best", True), {}, "keeps no averaged weights"),
 }  # fmt: skip
 

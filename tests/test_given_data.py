@@ -190,9 +190,9 @@ def test_an_iterator_of_batches_trains_as_their_examples_in_this_order_and_canno
 
 
 NO_STREAM = {
-    "no length": (batches(), {"max_steps": 0}, "without a length; say .* with max_steps N"),
+    "no length": (batches(), {"max_steps": 0}, "without a length; say .* with `max_steps N`"),
     "an early end": (batches(3), {}, "the iterator ended after 3 batches, before the run did"),
-    "another size": (batches(size=8), {}, r"batch is 16, and the iterator gives 8: give fields=\{'batch': 8\}"),
+    "another size": (batches(size=8), {}, r"batch is 16, and the iterator gives 8: give `batch 8`"),
     "statistics": (batches(), {"normalize": "set"}, "augment.normalize is set, which measures all training images"),
     "no batch": (iter([3, 4]), {}, "a batch is a int; let each be"),
     "other names": (batches(of=lambda x, y: {"x": x, "label": y}), {}, "a batch has x, label; name its entries image"),

@@ -11,7 +11,7 @@ from vit_jax.runs.values import from_dict, to_dict, with_fields
 
 
 @pytest.mark.parametrize("name, value, said", [
-    ("data.lanes", 4, "one reader; to mix more of their images, give a greater data.window"),
+    ("data.lanes", 4, "one reader; to mix more of their images, give a greater `data.window`"),
     ("data.disk_cache", 2.0, "copy them here"),
     ("augment.mix_switch", 0.3, "with both each pair takes one of the two"),
     ("optim.base_momentum", 0.8, "it is 0.85, as in PyTorch"),

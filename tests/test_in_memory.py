@@ -133,7 +133,7 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
     for call, says in (
         (
             lambda: vit_jax.load(state),
-            r"^the state dict: its tensors cannot tell .*beside=\{'config.json': ...\}, or f",
+            r"^the state dict: its tensors cannot tell .*beside=\{'config.json': ...\}, or `f",
         ),
         (lambda: vit_jax.load({}), r"^the state dict: holds no arrays; give .*model.state_dict\(\)"),
         (lambda: vit_jax.load(torch_like), "holds no arrays"),
@@ -145,7 +145,7 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
         (lambda: vit_jax.load(tmp_path, beside={"config.json": {}}), "beside: is for a state dict"),
         (lambda: vit_jax.export(vit, verify=True), "verify: compares what was written"),
         (lambda: vit_jax.export(vit, tmp_path / "x.onnx", dtype="bfloat16"), "is a program, which computes in float32"),
-        (lambda: vit_jax.export(vit, tmp_path / "x.npz", dtype="int8"), r"^dtype=int8: there are float16"),
+        (lambda: vit_jax.export(vit, tmp_path / "x.npz", dtype="int8"), r"^dtype int8: there are float16"),
     ):
         with pytest.raises(UserError, match=says) as told:
             call()

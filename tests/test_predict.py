@@ -151,7 +151,7 @@ def test_weights_to_choose_from():
     folder, best = runs.find("digits"), vit_jax.load("digits")
     summary = folder.summary()
     assert best.step == summary["best"]["step"]
-    with pytest.raises(vit_jax.UserError, match=r"^weights is 'bset': choose best, last, or mean:K such as"):
+    with pytest.raises(vit_jax.UserError, match=r"^which is 'bset': choose best, last, or mean:K such as"):
         vit_jax.load("digits", "bset")
     with pytest.raises(vit_jax.UserError, match="digits: is a run, which knows its network; leave layout, fields out"):
         vit_jax.load("digits", layout="timm", fields={"heads": 4})

@@ -142,7 +142,7 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--optim.lr 1,2 --resume x", "resume: belongs to the command train"),
         (
             f"--seed {','.join(map(str, range(1001)))}",
-            "the sweep has 1,001 combinations; give fewer values, or --trials",
+            "the sweep has 1,001 combinations; give fewer values, or `trials N`",
         ),
         ("more --optim.lr 1,2", "the argument 'more' follows no --field"),
         ("--optim.lr 1,2,3 --halving", "there is no field --halving: `pruner halving` ends runs that fall behind"),
