@@ -69,7 +69,8 @@ class Attention(nn.Module):
         intermediates: Intermediates | None = None,
     ) -> Tensor:
         """Attention of queries to keys and values: query [B, Nq, D], key [B, Nk, Dk], value [B, Nk, Dv], mask [B, H,
-        Nq, Nk], rotary [..., n, d], bias [1, H, Nq, Nk], intermediates [B, H, Nq, Nk] -> [B, Nq, D].
+        Nq, Nk], rotary [..., n, d], bias [1, H, Nq, Nk], intermediates [B, H, Nq, Nk] -> [B, Nq, D]. A query that may
+        attend to nothing has a zero context.
         """
         k, v = self.project(key, value)
         if rotary is not None:

@@ -33,7 +33,9 @@ class Labels:
         self.selection = ("balanced_accuracy", 1) if evened and self.kind == "class" else SELECTION[self.kind]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss [] of logits [B, K]: labels [B]."""
+        """The loss [] of logits [B, K]: labels [B]. Labels are classes [B], or float [B, K]; of sets 1, 0, and -1 where
+        unknown; or normalised numbers.
+        """
         weights = None if self.weights is None else logits.new_tensor(self.weights)
         if self.kind == "number":
             return F.mse_loss(logits, labels.to(logits))

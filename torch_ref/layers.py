@@ -82,7 +82,8 @@ class Mlp(nn.Module):
 
 def sinusoids(kind: str, length: int, width: int) -> Tensor:
     """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5). Returns [length, D],
-    float64.
+    float64. Kinds: interleaved (column 2i is the sine, 2i+1 the cosine), concatenated (all sines, then all cosines),
+    fairseq (so too, of t / 10000^(i/(D/2-1))), one_frequency (sin(t) and cos(t) in turn).
     """
     t = torch.arange(length, dtype=torch.float64).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 
 def bucket(distance: Tensor, buckets: int, far: int, causal: bool) -> Tensor:
-    """The bucket of each distance (arXiv 1910.10683, section 2.1)."""
+    """The bucket of each distance (arXiv 1910.10683, section 2.1). Of a causal attention later keys count as distance
+    0; else half of the buckets are for later keys.
+    """
     if causal:
         first, distance = torch.zeros_like(distance), (-distance).clamp(min=0)
     else:

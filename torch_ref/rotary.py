@@ -17,7 +17,9 @@ from torch import Tensor
 def patch_positions(
     grid: tuple[int, int], kind: str, first: str, offset: float = 0.0, reference: tuple[int, int] = (0, 0)
 ) -> Tensor:
-    """The places of the patches of a grid on the first and the second axis -> [n, 2], float64, row by row."""
+    """The places of the patches of a grid on the first and the second axis -> [n, 2], float64, row by row. centres: of
+    the patches, from -2 pi at one edge of the image to 2 pi at the other; indices: rows and columns.
+    """
     index = torch.cartesian_prod(*map(torch.arange, grid)).view(-1, 2).double()
     size = torch.tensor(grid).double()
     if kind == "centres":

@@ -29,7 +29,9 @@ def _cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
 
 @dataclass(frozen=True)
 class Kernel:
-    """How one library resamples an axis."""
+    """How one library resamples an axis. With `corners` the first and last points of both grids are aligned, not the
+    outer edges of their pixels.
+    """
 
     weight: Callable[[np.ndarray], np.ndarray]
     antialias: bool = False

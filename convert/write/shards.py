@@ -12,7 +12,9 @@ from ..containers.source import Spec, Tensor
 
 
 def split(path: Path, largest: int) -> list[str]:
-    """Cut a file that was just written into shards beside it, which take its place."""
+    """Cut a file that was just written into shards beside it, which take its place. `largest` is in bytes; a larger
+    tensor has a shard of its own.
+    """
     with open_source(str(path)) as source:
         tensors: dict[str, Tensor] = source.tree
         groups = _groups(tensors, largest)

@@ -20,7 +20,7 @@ QUANTILES = 4096  # of a distribution: so many values, all as likely
 
 def mix_pairs(images: Array, targets: Array, keys: Array, config: ImageAugment) -> tuple[Array, Array]:
     """Pairs of neighbours that are mixed, with their targets: images uint8 [B, h, w, C], targets float32 [B, K], keys
-    PRNG keys [B].
+    PRNG keys [B]. A label of a set that is unknown is NaN, and so is what it is mixed with.
 
     By CutMix (Yun et al. 2019, arXiv 1905.04899) or by mixup (Zhang et al. 2018, arXiv 1710.09412), each as likely
     where both are on. The share is drawn from Beta(a, a) with a = `cutmix` or `mixup`.

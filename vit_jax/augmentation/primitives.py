@@ -25,7 +25,8 @@ SIGMAS = 200  # of a Gaussian blur, in hundredths of a pixel: the most that the 
 
 def affine(images: Array, matrix: Array) -> Array:
     """The images under affine maps, by the nearest pixel: images uint8 [B, h, w, C], matrix float32 [B, 2, 3] -> uint8
-    [B, h, w, C].
+    [B, h, w, C]. The pixel with its centre at (x, y), columns and rows from the upper left corner, is that at matrix @
+    (x, y, 1).
     """
     b, h, w, channels = images.shape
     x, y = jnp.arange(w, dtype=jnp.float32) + 0.5, (jnp.arange(h, dtype=jnp.float32) + 0.5)[:, None]
@@ -43,7 +44,8 @@ def affine(images: Array, matrix: Array) -> Array:
 
 def blend(degenerate: Array, images: Array, factor: Array) -> Array:
     """degenerate + factor * (image - degenerate), cut off at 0 and 255 and rounded down, as Pillow's Image.blend:
-    degenerate [B, h, w, C], factor float32 [B] -> integers of 0..255, [B, h, w, C].
+    degenerate [B, h, w, C], factor float32 [B] -> integers of 0..255, [B, h, w, C]. The factor is taken to the nearest
+    2^-14, so that nothing is rounded before the end.
     """
     parts = jnp.round(factor * ONE).astype(jnp.int32)[:, None, None, None]
     base = degenerate.astype(jnp.int32)

@@ -61,7 +61,8 @@ def count_taken(n: int, batch: int, batches: int = 0) -> int:
 
 
 class Order:
-    """Which examples a step takes, as a function of the seed and the step alone.
+    """Which examples a step takes, as a function of the seed and the step alone. With `repeats` (Hoffer et al. 2020,
+    arXiv 1901.09335) an epoch has as many steps, of 1/repeats of the examples.
 
     Each epoch permutes the n examples and cuts them into n // batch batches; the remaining examples, others in every
     epoch, are left out.

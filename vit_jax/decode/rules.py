@@ -29,7 +29,8 @@ class Rules:
 
     def __call__(self, scores: Array, said: Array, place: Array) -> Array:
         """Scores of the next tokens, with -inf where a rule forbids one, and 0 where it is forced: scores [R, V], said
-        int32 [R, M], place int32 [].
+        int32 [R, M], place int32 []. `said` int32 [R, M] begins with the first input; what stands behind its tokens is
+        not read.
         """
         self.check(scores.shape[-1])
         d, ids, tokens = self.settings, self.ids, np.arange(scores.shape[-1])

@@ -33,7 +33,8 @@ def draw_attention(
     caption: str = "",
 ) -> None:
     """Draw a row per image: the attention of a layer (mean of its heads, then up to four heads) and the rollout.
-    Shapes: images uint8 [m, h, w, C], attention float [m, L, H, N, N].
+    Shapes: images uint8 [m, h, w, C], attention float [m, L, H, N, N]. Layers count from 0; empty: the last. Of several
+    only the mean of the heads is drawn.
     """
     m, depth, heads = attention.shape[:3]
     if not m:

@@ -239,7 +239,9 @@ class _Reader:
 
 
 def trip_count(module: Module, loop: Instruction) -> int:
-    """How often a while loop runs: as XLA knows it, or else the largest number that its condition compares with."""
+    """How often a while loop runs: as XLA knows it, or else the largest number that its condition compares with. A loop
+    that may end before, as that of a search, is counted as if it did not.
+    """
     found = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if found:
         return int(found[1])

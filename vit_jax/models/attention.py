@@ -152,7 +152,8 @@ def attention_core(
     q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, kept: Array | None, rate: float
 ) -> tuple[Array, Array]:
     """softmax(Q K^T + bias) V: q [B, H, Nq, Dh], k keys [B, H, Nk, Dh], v [B, H, Nk, Dh], bias float [1, H, Nq, Nk],
-    kept bool [B, H, Nq, Nk] -> [B, H, Nq, Dh].
+    kept bool [B, H, Nq, Nk] -> [B, H, Nq, Dh]. A query that may attend to nothing has zero weights, context and
+    gradients.
     """
     scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
     scores = scores.astype(accumulation_dtype(scores.dtype))

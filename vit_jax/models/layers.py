@@ -289,7 +289,8 @@ class Mlp(nnx.Module):
 
 def sinusoids(kind: str, length: int, width: int) -> np.ndarray:
     """Positions: sines and cosines of t / 10000^(2i/D) (Vaswani et al. 2017, section 3.5). Returns [length, D],
-    float64.
+    float64. Kinds: interleaved (column 2i is the sine, 2i+1 the cosine), concatenated (all sines, then all cosines),
+    fairseq (so too, of t / 10000^(i/(D/2-1))), one_frequency (sin(t) and cos(t) in turn).
     """
     last = width - 2 if kind == "fairseq" else width
     periods = 1 if kind == "one_frequency" else 10000 ** (np.arange(0, width, 2) / last)

@@ -251,7 +251,9 @@ def export_weights(
     shard: int = 0,
     asked: Mapping[str, Any] | None = None,
 ) -> list[Path] | dict[str, np.ndarray]:
-    """Write weights, or a program, with `convert`. Notes on them are printed on stderr."""
+    """Write weights, or a program, with `convert`. Notes on them are printed on stderr. `shard` is the most bytes of a
+    file of weights in a folder; 0: one file.
+    """
     check_convert()
     from convert.plan.groups import stream
     from convert.plan.plan import plan

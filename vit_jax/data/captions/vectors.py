@@ -142,7 +142,9 @@ class Vector(NamedTuple):
 
 
 def vectors_in(inputs: Sequence[str | os.PathLike[str] | Vector]) -> list[Vector]:
-    """The vectors of files."""
+    """The vectors of files. An input is FILE (.npy, .npz or .h5, the array called `features`) for all its rows, or
+    FILE:ROW, counted from 0.
+    """
     found: list[Vector] = []
     for one in inputs:
         if isinstance(one, Vector):

@@ -44,7 +44,9 @@ def _is_grey(pixels: np.ndarray) -> bool:
 
 
 def is_lossless(encoded: bytes) -> bool:
-    """Whether every decoder gives the same pixels for an image file: a PNG or a lossless WebP."""
+    """Whether every decoder gives the same pixels for an image file: a PNG or a lossless WebP. A PNG of colours with 16
+    bits is not: decoders keep 8 of them in different ways.
+    """
     if encoded[:8] == b"\x89PNG\r\n\x1a\n":  # signature, length and name of IHDR, width, height, bit depth, colour type
         return encoded[24:25] != b"\x10" or encoded[25:26] == b"\x00"
     if encoded[:4] != b"RIFF" or encoded[8:12] != b"WEBP":

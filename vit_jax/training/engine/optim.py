@@ -274,7 +274,9 @@ class Optimizer:
     def directions(
         self, gradients: Arrays, moments: Tree, step: Array, table: Mapping[str, Parameter]
     ) -> tuple[Arrays, Tree]:
-        """The direction of each parameter by its rule: step int32 [] -> ({name: array}, the new moments)."""
+        """The direction of each parameter by its rule: step int32 [] -> ({name: array}, the new moments). Parameters
+        that were frozen at first count their steps from their release.
+        """
         c, kernels, late = self.config, muon_kernels(self.config, table), frozen_at_first(self.config, table)
         if self.momentum:
             beta: Any = self.momentum(step).astype(next(iter(gradients.values())).dtype)

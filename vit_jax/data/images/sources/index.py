@@ -130,7 +130,9 @@ def _same(stamps: Stamps, names: list[str], sizes: np.ndarray, times: np.ndarray
 
 
 def save(stamps: Stamps, index: Index, began: int) -> str:
-    """Write the index of a split."""
+    """Write the index of a split. `began` is in ns since 1970; files that changed shortly before that, or after, are
+    not taken for known.
+    """
     settled = stamps.times < began - SETTLED
     known = index.known & (settled.all() if stamps.whole else settled)
     arrays = {

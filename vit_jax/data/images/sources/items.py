@@ -153,7 +153,9 @@ def class_names_of(sequence: Any) -> tuple[str, ...]:
 
 
 def as_image(image: Any, name: str) -> bytes | np.ndarray | Image.Image:
-    """An image as `Examples.read` gives it -> encoded, Pillow's, or uint8 [h, w] or [h, w, C]."""
+    """An image as `Examples.read` gives it -> encoded, Pillow's, or uint8 [h, w] or [h, w, C]. A tensor of PyTorch is
+    [C, h, w]; numbers of 0 to 1 that are multiples of 1/255 are pixels of 8 bits.
+    """
     if isinstance(image, (str, os.PathLike)):
         return read_image(image)
     if isinstance(image, bytes):
