@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..data.base import Data, Given
     from ..tasks.base import Evaluation, Task
     from ..tasks.predictor import Predictor
+    from ..training.engine.evaluator import Evaluator
 
 Probe = Literal["none", "knn", "linear"]
 FEWEST = 40  # samples that an interval of 95 % takes: one of them lies beyond either end
@@ -196,10 +197,27 @@ class Measured:
     task: Task
 
 
+def _outputs(
+    net: Any, task: Any, f: EvaluateFlags, name: str, examples: Any, batch: int, evaluator: Evaluator, weights: Any
+) -> tuple[Any, str, Any]:
+    """(the outputs of examples, what these are, they themselves): of a share only its own, which are written too."""
+    share = read_share(f.share)
+    if not share and not f.joined:
+        return evaluator.outputs_of(weights, examples, batch=batch), name, examples
+    more = {"content": OUTPUTS, "inputs": split_digest(examples), "split": name, "flip": f.flip}
+    facts = facts_of(net, task, len(examples), batch, **more)
+    if f.joined:
+        return read_outputs(f.joined, facts), name, examples
+    assert share is not None
+    out, rows = evaluator.outputs_in(weights, examples, batch, share.batches(-(-len(examples) // batch)))
+    write_outputs(f.outputs, out, rows, facts)
+    return out, f"share {f.share} of {name}", examples.subset(rows)
+
+
 def measure(request: Request) -> Measured:
     """Measure a network."""
     request.check()
-    f, folder, share = request.flags, request.run, read_share(request.flags.share)
+    f, folder = request.flags, request.run
     recorded = folder.record()["data"] if folder else None
     backend.configure_jax()
     from ..data.images.splits import Split
@@ -230,18 +248,8 @@ def measure(request: Request) -> Measured:
             result, metadata = measure_probe(f.probe, outputs, data, name, task, run), data.metadata()
             return Measured(net, name, data.splits[name], result, data.remarks, metadata, task_of(run, metadata))
         name, examples, remarks = _other(net, run, request, recorded) if other else _own(run, f.split, recorded)
-        if share or f.joined:
-            more = {"content": OUTPUTS, "inputs": split_digest(examples), "split": name, "flip": f.flip}
-            facts = facts_of(net, task, len(examples), batch, **more)
-        if f.joined:
-            out = read_outputs(f.joined, facts)
-        elif share:
-            some = share.batches(-(-len(examples) // batch))
-            out, rows = evaluator.outputs_in(evaluator.to_devices(tree), examples, batch, some)
-            write_outputs(f.outputs, out, rows, facts)
-            name, examples = f"share {f.share} of {name}", examples.subset(rows)
-        else:
-            out = outputs(examples)
+        weights = evaluator.to_devices(tree)
+        out, name, examples = _outputs(net, task, f, name, examples, batch, evaluator, weights)
         result = task.examine(run.model, examples, out)
         if f.bootstrap:
             result = replace(result, intervals=_intervals(task, run, examples, out, f.bootstrap))

@@ -107,8 +107,7 @@ def predict(
         found = _found(kind_of(network.run.model), several, column) if _are_named(inputs) else None
     if found is None:
         if share:
-            what = f"is {share}, and these inputs are in memory"
-            raise UserError(Field("share"), what, "leave it out, and give those of them that are to be predicted")
+            raise UserError(Field("share"), f"is {share}, and these inputs are in memory", "give some of them instead")
         return _predict_given(network, inputs, top, batch)
     before = 0
     if part := read_share(share):
