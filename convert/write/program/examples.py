@@ -146,7 +146,7 @@ def measured(examples: Examples, outputs: tuple[np.ndarray, np.ndarray], count: 
         kind.score(split, {name: np.asarray(x) for name, x in kind.outcomes(jnp.asarray(each), label).items()}).metrics
         for each in outputs
     ]
-    names = [[[name for name, _ in kind.says(row, 1)] for row in each] for each in outputs]
+    names = [[[name for name, _ in kind.top_k(row, 1)] for row in each] for each in outputs]
     same = float(np.mean([a == b for a, b in zip(*names, strict=True)]))
     number = split.outputs.kind == "number"
     metrics = {name: [float(each[name]) for each in scores] for name in scores[0] if np.isfinite(scores[0][name])}
