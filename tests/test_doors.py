@@ -584,7 +584,6 @@ def test_train_returns_the_metrics(place, plain):
     ("what", "fields", "network", "said"),
     [
         ("digits", {}, "ViT", {"classes": 10, "image": 8, "width": 64}),
-        ("cifar10-48x4", {"depth": 1, "classes": 3}, "ViT", {"classes": 3, "depth": 1, "width": 48}),
         ("numbers", {"source_vocabulary": 9, "target_vocabulary": 9, "outputs": 9}, "Transformer", {"outputs": 9}),
         ("shapes", {"text.target_vocabulary": 8, "text.outputs": 8}, "Captioner", {}),
         (vit_jax.preset("digits", fields={"depth": 1}).run, {"pool": "mean"}, "ViT", {"depth": 1, "pool": "mean"}),
@@ -602,7 +601,6 @@ def test_the_network_of_a_preset_or_a_run_is_built_untrained(what, fields, netwo
         ("digit", {}, "there is no preset 'digit'.*digits"),
         ("digits", {"widht": 32}, "model.widht is no field.*model.width"),
         ("numbers", {}, "model.source_vocabulary is what the data decides: give source_vocabulary=..., target_voc"),
-        ("finetune", {}, "model.classes is what the data decides: give classes="),
         (3, {}, "what is a int"),
     ],
     ids=str,

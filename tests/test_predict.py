@@ -270,14 +270,6 @@ def test_a_loaded_network_is_told_in_a_line(tmp_path):
     assert f"{count:,} parameters" in repr(bare) and "lacks preprocess" in repr(bare) and len(repr(bare)) < 200
 
 
-def test_images_of_another_size_and_mode_are_prepared_as_in_training(tmp_path):
-    loaded = vit_jax.load("digits")
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8))
-    image.save(tmp_path / "large.png")
-    by_hand = image.convert("L").resize((16, 8), Image.Resampling.BILINEAR).crop((4, 0, 12, 8))
-    assert np.array_equal(loaded.pixels([tmp_path / "large.png"])[0, ..., 0], np.asarray(by_hand))
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_tensors_of_torchvision_are_the_images_that_they_were_made_of(channels):
     torch = pytest.importorskip("torch")
