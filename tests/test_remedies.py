@@ -281,11 +281,10 @@ def test_an_option_of_a_command_is_taken_as_messages_name_it(span):
 
 SPANS_OF_CONVERT = {  # as messages name it: in arguments of argparse
     "weights_only True": {"weights_only": True}, "allow_nonfinite True": {"allow_nonfinite": True},
-    "force False": {"force": False}, "layout timm": {"layout": "timm"}, "model NAME": {"model": "NAME"},
-    "fields mean=0.5 std=0.2": {"sets": ["mean=0.5", "std=0.2"]}, "key teacher": {"key": "teacher"},
-    "to onnx": {"to": "onnx"}, "dtype float32": {"dtype": "float32"}, "takes images": {"takes": "images"},
+    "force False": {"force": False}, "model NAME": {"model": "NAME"},
+    "fields mean=0.5 std=0.2": {"sets": ["mean=0.5", "std=0.2"]}, "layout timm": {"layout": "timm"},
     "adapt head=drop": {"adapt": ["head=drop"]}, "onnxruntime_web node_modules": {"onnxruntime_web": "node_modules"},
-    "step last": {"step": "last"}, "file a.pt": {"file": "a.pt"}, "accept two-eps": {"accept": ["two-eps"]},
+    "file a.pt": {"file": "a.pt"}, "accept two-eps": {"accept": ["two-eps"]},
 }  # fmt: skip
 
 

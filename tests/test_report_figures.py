@@ -176,18 +176,8 @@ def test_curves(tmp_path, texts):
     draw_curves(rows, tmp_path / "curves.png", best_step=10)
     pixels = check(tmp_path / "curves.png")
     assert all(has_color(pixels, color) for color in (BLUE, ORANGE, GREEN))
-    assert {
-        "train",
-        "validation",
-        "validation (EMA)",
-        "test",
-        "epoch",
-        "Loss",
-        "Accuracy",
-        "Learning rate",
-        "Gradient norm",
-        "best weights: epoch 1",
-    } <= set(texts)
+    assert {"train", "validation", "validation (EMA)", "test", "epoch", "best weights: epoch 1"} <= {*texts}
+    assert {"Loss", "Accuracy", "Learning rate", "Gradient norm"} <= {*texts}
     assert not any("$" in text for text in texts)
 
 

@@ -384,7 +384,6 @@ def test_attention_comes_back_within_a_step_of_its_square_root():
 @pytest.mark.parametrize(
     ("shape", "count", "layers", "heads", "note"),
     [
-        ((2, 3, 4, 5), 3, 2, 3, ""),
         ((12, 12, 65, 65), 4, 12, 12, "only 1 of 4 examples"),
         ((6, 4, 197, 197), 2, 6, 4, "only 1 of 2 examples is kept, from 50 of its 197 tokens"),
         ((24, 16, 577, 577), 1, 24, 1, "from 37 of its 577 tokens, with the mean of its 16 heads"),

@@ -18,7 +18,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from safetensors.numpy import load_file, save_file  # noqa: E402
-from torch.optim import lr_scheduler  # noqa: E402
 
 import torch_ref  # noqa: E402
 import torch_ref.tasks  # noqa: E402
@@ -166,18 +165,6 @@ def test_a_schedule_is_that_of_the_product(name):
         expected = np.asarray(optim.learning_rate(c, 24, 8)(jnp.arange(24)))
     assert expected.dtype == np.float64 and expected.max() == pytest.approx(0.3, rel=0.02)
     np.testing.assert_allclose(rates(make_schedule(optimizer, c, 24, 8), optimizer, 24), expected, rtol=1e-12)
-
-
-def test_schedules_are_torchs_own():
-    def optimizer():
-        return torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.3)
-
-    a, b = optimizer(), optimizer()
-    c = OptimConfig(lr=0.3, schedule="cosine", warmup=0.5, final=0.1)
-    rise = lr_scheduler.LinearLR(b, start_factor=1 / 4, total_iters=3)
-    fall = lr_scheduler.CosineAnnealingLR(b, T_max=20, eta_min=0.03)
-    theirs = rates(lr_scheduler.SequentialLR(b, [rise, fall], milestones=[4]), b, 24)
-    np.testing.assert_allclose(rates(make_schedule(a, c, 24, 8), a, 24), theirs, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["kernel", "bias", "norm", "token", "position", "scale", "embedding"])
@@ -366,14 +353,9 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
     assert any((saved["ema"][name] != x).any() for name, x in saved["model"].items())
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--max-steps", 1) == 0  # beside it
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == [
-        "digits-torch-2.json",
-        "digits-torch-2.pt",
-        "digits-torch-2.safetensors",
-        "digits-torch.json",
-        "digits-torch.pt",
-        "digits-torch.safetensors",
-    ]
+    assert {p.name for p in (tmp_path / "runs").iterdir()} == {
+        f"digits-torch{number}.{kind}" for number in ("", "-2") for kind in ("json", "pt", "safetensors")
+    }
     assert door(monkeypatch, tmp_path, "digits", *QUICK, "--name", "digits-torch") == 2
     assert "digits-torch.pt: exists; choose another `name" in capsys.readouterr().err
     (tmp_path / "runs/mine.json").write_text("mine")
@@ -396,7 +378,7 @@ def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
         assert all(torch.equal(found[name], x) for name, x in state.items())
 
 
-def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_path):
+def test_weights_that_pytorch_trained_go_on_in_jax(monkeypatch, tmp_path):
     from vit_jax.weights.start.start import start
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK) == 0
@@ -405,24 +387,6 @@ def test_weights_that_pytorch_trained_go_on_in_jax_and_back(monkeypatch, tmp_pat
     state = torch.load("runs/digits-torch.pt", weights_only=True)["model"]
     theirs = torch_ref.parameters(torch_ref.build(run.model)).keys()
     assert begun.keys() == theirs and np.array_equal(begun["head.kernel"], state["head.weight"].T)
-    assert (
-        door(
-            monkeypatch,
-            tmp_path,
-            "digits",
-            "--init",
-            run.init,
-            "--max-steps",
-            1,
-            "--optim.lr",
-            1e-30,
-            "--name",
-            "again",
-        )
-        == 0
-    )
-    again = torch.load("runs/again.pt", weights_only=True)["model"]
-    assert all(torch.equal(again[name], x) for name, x in state.items())
 
 
 def test_an_augmentation_that_vit_jax_gains_is_refused_until_the_reference_has_it():
@@ -461,15 +425,10 @@ def test_every_field_of_a_run_is_computed_or_has_no_effect_or_is_refused(name):
     [
         (("digit",), "there is no preset 'digit'; nearest: digits"),
         (("digits", "--accumulate", 2), "accumulate is 2, which the PyTorch reference does not have: leave it at 0"),
-        (("digits", "--batch", 100000), "batch"),
         (("digits", "--dir", "text.pt"), "text.pt: a file is where a folder is needed"),
         (("digits", "--name", "../x"), "name is '../x': give the name of one folder"),
-        (("digits", "--max-minutes", "inf"), "--max-minutes inf: give a finite number"),
         (("vit-s16",), "data.source is empty: give `data.source"),
-        (("digits", "--optim.lr", -1), "optim.lr is -1"),
         (("digits", "--init", "nothing.pt"), "init nothing.pt: cannot be read"),
-        (("digits", "--init", "nothing.safetensors"), "init nothing.safetensors: cannot be read"),
-        (("digits", "--init", "text.pt"), "init text.pt: is not a PyTorch file"),
         (("digits", "--init", "text.safetensors"), "init text.safetensors: cannot be read"),
         (("digits", "--init", "list.pt"), "init list.pt: is not a PyTorch file"),
         (("digits", "--init", "step.pt"), "init step.pt: is not a state dict of tensors"),

@@ -23,7 +23,6 @@ from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
-from vit_jax.models.state import split_model as parts
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
@@ -34,7 +33,6 @@ from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.ids import Ids
 from vit_jax.text.vocabulary import closed_vocabulary, count_words
 from vit_jax.training import setup
-from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.optim import learning_rate
 from vit_jax.training.preflight import preflight
 from vit_jax.training.train import train
@@ -358,19 +356,6 @@ def test_a_report_has_metrics_hypotheses_and_the_worst_sentences(trained, capsys
         evaluate.command([str(folder.path), "--report", str(tmp_path / "r")])
 
 
-def test_evaluation_in_batches_of_about_equal_length_is_that_of_all_sentences_at_once(trained):
-    """Batches of 100 are padded to three lengths; in one batch all are padded to the longest."""
-    net = vit_jax.load(str(trained.path))
-    data = replace(TINY.data, lengths=(4, 8, 12, 16))
-    split = Translate.open_data(replace(TINY, data=data)).splits["test"].subset(np.arange(300))
-    definition, tree = parts(net.model)
-    evaluator = Evaluator(net.run.model, definition, net.task)
-    few, whole = (evaluator.measure(tree, split, batch) for batch in (100, 300))
-    assert split.padded.min() < split.padded.max() and (np.diff(split.padded) < 0).any(), "their order is another"
-    assert np.array_equal(few.predicted, whole.predicted) and len({*map(bytes, few.predicted)}) > 1
-    assert few.metrics == pytest.approx(whole.metrics, rel=1e-6)
-
-
 # --------------------------------------------------------------------------------------- translator
 
 
@@ -507,12 +492,7 @@ def test_the_doors_search_as_they_are_told(trained, capsys, terminal, tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--nbest 3", "nbest is 3 but beam is 1, so there are no more answers than that: set beam to 3 or more"),
-        ("--beam 0", "beam is 0: give 1 to 1000"),
         ("--beam x", "--beam x: give a whole number"),
-        ("--penalty wu", "--penalty wu: choose one of hf, gnmt"),
-        ("--top-k 5", "top_k is 5 but nothing is drawn: set sample, or leave top_k out"),
-        ("--sample --beam 2", "beam is 2 but sample is set"),
         ("--max-length 99", "max_length is 99, but texts of this run have at most 16 .*: lower it"),
         ("--num-beams 4", "there is no field --num-beams; here it is beam"),
     ],
@@ -542,18 +522,6 @@ def test_a_file_of_its_weights_is_refused_in_one_sentence_whatever_it_is_given(t
     assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
 
 
-def test_where_the_decoder_looked(trained):
-    translator = vit_jax.load(str(trained.path))
-    asked, said, maps = translator.attention("twenty one")
-    assert (
-        asked == ["twenty", "one"]
-        and " ".join(said).removesuffix("<eos>").strip() == translator.translate(["twenty one"])[0]
-    )
-    assert maps.shape == (1, 2, len(said), 2) and maps.sum(-1) == pytest.approx(1, abs=1e-5), (
-        "padding is never looked at"
-    )
-
-
 def test_one_text_gets_one_answer_and_the_inside_is_that_of_its_translation(trained):
     folder = trained
     net = vit_jax.load(str(folder.path))
@@ -573,12 +541,9 @@ def test_one_text_gets_one_answer_and_the_inside_is_that_of_its_translation(trai
 @pytest.mark.parametrize(
     "texts, says",
     [
-        (["twenty tree"], "the word 'tree', which is not in the vocabulary; nearest: three"),
         (["one", ""], "the text '' has no words"),
         (["one " * 17], "has 17 words, more than the 16 that this run was trained for"),
-        ([], "none given"),
         ("twenty tree", "the word 'tree'"),
-        ([3], "int is no text"),
         (None, "NoneType is no text"),
     ],
 )

@@ -69,21 +69,8 @@ SAID = ("--set", "heads=2", "--set", "image=4", "--set", "mean=0.5", "--set", "s
 def test_verify_compares_two_files_and_leaves_what_was_asked_for(timm, tmp_path, capsys):
     a, b = files(tmp_path)
     np.save(tmp_path / "images.npy", np.random.default_rng(0).standard_normal((2, 4, 4, 3)))
-    assert (
-        door(
-            "verify",
-            a,
-            b,
-            *SAID,
-            "--json",
-            tmp_path / "v.json",
-            "--markdown",
-            tmp_path / "v.md",
-            "--images",
-            tmp_path / "images.npy",
-        )
-        == 0
-    )
+    asked = {"--json": "v.json", "--markdown": "v.md", "--images": "images.npy"}
+    assert door("verify", a, b, *SAID, *(word for flag, name in asked.items() for word in (flag, tmp_path / name))) == 0
     out = capsys.readouterr().out
     assert "B does not state its config: it was read by that of A" in out
     verdict, *left = out.splitlines()[-3:]
@@ -110,23 +97,8 @@ def test_verify_exits_with_3_and_names_the_layer(timm, tmp_path, capsys):
 
 def test_a_verified_conversion_leaves_a_certificate_and_can_be_verified_again(timm, tmp_path, capsys, monkeypatch):
     (a, _), b = files(tmp_path), tmp_path / "b.safetensors"
-    assert (
-        door(
-            a,
-            b,
-            "--to",
-            "timm",
-            *SAID,
-            "--adapt",
-            "fold=cls_position",
-            "--adapt",
-            "activation=relu",
-            "--dtype",
-            "bfloat16",
-            "--verify",
-        )
-        == 0
-    )
+    more = "--to timm --adapt fold=cls_position --adapt activation=relu --dtype bfloat16 --verify"
+    assert door(a, b, *SAID, *more.split()) == 0
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "the change moves outputs by" in line)
     assert 0.01 < float(said.split()[-4]) < 1
     certificate = json.loads((tmp_path / "b.safetensors.certificate.json").read_text())
@@ -230,7 +202,6 @@ def test_given_images_are_those_of_the_adapted_network(tmp_path, monkeypatch):
     [
         (None, "no such file"),
         (np.zeros((2, 4, 4, 3), np.uint8), "uint8 [2, 4, 4, 3] is not [B, 4, 4, 3] of floating-point numbers"),
-        (np.zeros((4, 4, 3)), "float64 [4, 4, 3] is not [B, 4, 4, 3]"),
         (np.zeros((0, 4, 4, 3)), "float64 [0, 4, 4, 3] is not [B, 4, 4, 3]"),
         (np.full((1, 4, 4, 3), np.inf), "holds NaN or infinity"),
     ],
