@@ -80,18 +80,11 @@ def test_images_are_split_and_have_all_their_captions(folder):
     ("content", "message"),
     [
         ("images/0.png,a\n", "captions.csv: begins with 'images/0.png,a' and not with the line image,caption"),
-        ("image,caption\nimages/0.png,a,b\n", "captions.csv line 2: has 3 columns instead of 2; put quotes around"),
         ('image,caption\nimages/0.png,"a\n', "captions.csv line 2: cannot be read .*; mend its quotes"),
         ("image,caption\nimages/0.png,\n", "captions.csv line 2: the caption of 'images/0.png' is empty"),
-        ("image,caption\nimages/0.png,...\n", "has 1 images with captions; give at least 3"),
-        ("image,caption\nimages/x.png,a b\n", "captions.csv line 2: there is no image 'images/x.png'"),
         (b"image,caption\nimages/0.png,a \xff b\n", "captions.csv line 2: is no UTF-8 .*; save the file as UTF-8"),
         (b"", "does not begin with the line"),
         (b"image,caption\rimages/0.png,a\r", "captions.csv: ends its lines with CR alone"),
-        (
-            'image,caption\n\nimages/0.png,"a\n\nb"\nimages/1.png,\n',
-            "captions.csv line 6: the caption of 'images/1.png'",
-        ),
         ("image,caption\n" + "x" * 999 + ",a\n", r"line 2: there is no image 'x{100}\.\.\.' in"),
         ("image,caption\n../images/0.png,a\n", r"line 2: the image '\.\./images/0\.png' is outside"),
         ("image,caption\nimages/../../x/0.png,a\n", "line 2: the image .* is outside"),
@@ -113,12 +106,6 @@ def test_a_bad_table_is_refused_with_its_line(folder, tmp_path, content, message
     ("change", "message"),
     [
         (lambda v: v["annotations"][3].update(image_id=99), r"annotations\[3\]: there is no image 99 among its images"),
-        (lambda v: v.pop("images"), "is no JSON of COCO's captions"),
-        (lambda v: v["annotations"][0].update(caption=5), "is no JSON of COCO's captions"),
-        (
-            lambda v: v["images"][0].update(file_name="gone.jpg"),
-            r"annotations\[0\]: there is no image 'gone.jpg' .* the annotation$",
-        ),
         (lambda v: v["images"][0].update(file_name="../x.jpg"), r"annotations\[0\]: the image '../x.jpg' is outside"),
         (lambda v: v["images"][1].update(id=v["images"][0]["id"]), r"in two ways \(images: the id \d+ occurs twice\)"),
         (
@@ -222,9 +209,7 @@ def test_other_images_are_measured_by_the_words_of_the_network(folder):
         (np.zeros((3, 4, 4, 3), np.uint8), r"data: train is a ndarray of 3; give \(images, captions\), or a sequence"),
         ((np.zeros((3, 4, 4, 3), np.uint8), ["a", "b"]), "train has 3 images and captions of 2"),
         ((np.zeros((2, 4, 4, 3), np.uint8), ["a", 5]), "captions of train are no texts"),
-        ((np.zeros((2, 4, 4, 3), np.uint8), ["a", []]), "captions of train are no texts"),
         ((np.zeros((2, 4, 4, 3)), ["a", "b"]), "images of train is float64 and .* or store pixels as uint8"),
-        ({"test": (np.zeros((2, 4, 4, 3), np.uint8), ["a", "b"])}, "has no train split, only test"),
         (None, "data.source captions: the data of this run was given in Python"),
     ],
 )

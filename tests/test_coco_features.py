@@ -320,38 +320,6 @@ def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder
     assert not (tmp_path / "x.png").exists()
 
 
-@pytest.mark.slow  # a few seconds, most of them to import PyTorch
-def test_pytorch_measures_a_run_as_it_is_measured_here(run, folder):
-    """Loss, accuracy and exact match, by the task of torch_ref and its search, with the run's weights."""
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    from torch_ref.evaluation import measure
-    from torch_ref.trainer import Trainer
-    from vit_jax.config.trees import flatten
-    from vit_jax.models.state import split_model
-    from vit_jax.runs import find
-
-    config, (_, result) = find(run).config(), vit_jax.evaluate(run, split="validation", batch=8)
-    trainer = Trainer(config, 10, 5, find(run).metadata())
-    trainer.load({name: np.asarray(value) for name, value in flatten(split_model(vit_jax.load(run).model)[1]).items()})
-    found = measure(trainer, trainer.model, trainer.task.open_data(config).splits["validation"])
-    assert all(abs(found[name] - result.metrics[name]) < 1e-5 for name in ("loss", "accuracy", "exact_match"))
-
-
-@pytest.mark.slow  # about half a minute
-def test_the_preset_learns_fifty_captions_of_fifty_pictures(tmp_path):
-    write(tmp_path, {"train": 50}, width=512)
-    source = f"coco-features:{tmp_path}"
-    held = ["--data.test", "0", "--data.validation", "0", "--batch", "25", "--epochs", "150"]
-    assert train(["coco-caption", "--data.source", source, *held, "--dir", str(tmp_path), "--name", "r"]) == 0
-    _, result = vit_jax.evaluate(tmp_path / "r", split="train")
-    assert result.metrics["loss"] < 0.05 and result.metrics["exact_match"] == 1.0
-    said, (rows, order) = (
-        vit_jax.predict(tmp_path / "r", [tmp_path / FC7]),
-        write(tmp_path, {"train": 50}, 512)["train"],
-    )
-    assert [caption for _, caption in said] == [text(rows[order.tolist().index(i)]) for i in range(50)]
-
-
 def test_the_preset_has_the_notebooks_network():
     from vit_jax.presets.table import preset
 

@@ -293,16 +293,12 @@ def test_bad_npz_files_are_refused(tmp_path):
     (tmp_path / "text.npz").write_text("text")
     assert "cannot be read" in text("text.npz")
     assert "without object arrays" in text(**(good | {"class_names": np.array(["a", None])}))
-    assert "its arrays are pictures" in text(pictures=good["images"])
     assert "no labels" in text(images=good["images"])
     assert "uint8" in text(**(good | {"images": np.zeros((4, 8, 8))}))
     assert "[n, h, w, C]" in text(**(good | {"images": np.zeros((4, 3, 8, 8), np.uint8)}))
     assert "one integer" in text(**(good | {"labels": np.arange(5)}))
     assert "number the classes from 0" in text(**(good | {"labels": np.array([0, 1, 2, 1 << 40])}))
-    assert "[n, h, w, C]" in text(**(good | {"images": np.zeros((4, 0, 8), np.uint8)}))
-    assert "there are 2 classes" in text(**good, class_names=["a", "b"])
     assert "empty" in text(**good, test_images=np.zeros((0, 8, 8), np.uint8), test_labels=np.zeros(0, int))
-    assert "its only class is 0" in text(**(good | {"labels": np.zeros(4, int)}))
 
 
 def test_npz_files_that_do_not_fit_into_memory_are_refused_unread(tmp_path, monkeypatch):
