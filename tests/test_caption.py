@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from convert.__main__ import main as convert
 from vit_jax.data.captions import open as opening
 from vit_jax.data.captions import shapes
 from vit_jax.data.captions.split import touched_patches
@@ -179,19 +178,6 @@ def test_commands_take_images_and_draw_the_attention_word_by_word(trained, few, 
     assert Image.open(working_folder / "report/worst.png").size[0] > 600
     words, maps = vit_jax.load("shapes").attention(shapes.draw(1, 79).pixels[0])
     assert maps.shape == (1, 2, len(words), 4, 4) and np.allclose(maps.sum((3, 4)), 1, atol=1e-5)
-
-
-def test_its_weights_go_through_other_layouts_and_come_back(trained, working_folder, monkeypatch, capsys):
-    monkeypatch.chdir(working_folder)
-    for target in ("c.safetensors", "c.pt"):
-        extra = ["--to", "torch-ref"] if target.endswith("pt") else []
-        monkeypatch.setattr(sys, "argv", ["convert", "runs/shapes", target, *extra, "--weights-only"])
-        assert convert() == 0, capsys.readouterr()
-    one, two = vit_jax.load("runs/shapes"), vit_jax.load("c.safetensors")
-    assert two.task.target.entries == one.task.target.entries
-    pixels = shapes.draw(3, 80).pixels
-    assert one.predict(pixels) == two.predict(pixels)
-    assert vit_jax.load("c.pt").model.config == two.model.config
 
 
 def test_another_run_starts_from_it(trained, few, inside, working_folder):

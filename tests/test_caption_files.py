@@ -9,21 +9,13 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-import vit_jax
 from tests.test_shards import tar
-from vit_jax.augmentation.config import ImageAugment
-from vit_jax.config.run import RunConfig
 from vit_jax.data.base import Given
 from vit_jax.data.captions import shapes
 from vit_jax.data.captions.captioned import read_captioned
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.captions.open import open_captions, open_other_captions
 from vit_jax.errors import UserError
-from vit_jax.models.captioner_config import CaptionerConfig
-from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.models.vit_config import ViTConfig
-from vit_jax.runs import Run
-from vit_jax.runs.values import to_dict
 from vit_jax.tasks.caption.score import bleu4, cider_d, plain
 
 N = 24
@@ -265,44 +257,7 @@ def test_bleu_is_sacrebleus():
     assert bleu4([["a"]], [[["a"]]]) == 0 and plain("A dog, 2 cats!") == ["a", "dog", "2", "cats"]
 
 
-# -------------------------------------------------------------------------------------------- a run
-
-SMALL = RunConfig(
-    task="caption",
-    model=CaptionerConfig(
-        vit=ViTConfig(image=32, patch=16, classes=0, width=8, depth=1, heads=1, hidden=8, cls_token=False, pool="mean"),
-        text=TransformerConfig(width=8, heads=1, hidden=8, encoder_depth=0, decoder_depth=1, tie="decoder"),
-    ),
-    data=CaptionData(),
-    augment=ImageAugment(),
-)
-
-
-@pytest.mark.slow
-def test_a_run_on_ones_own_images(folder, working_folder, inside):
-    config = working_folder / "own.json"
-    config.write_text(json.dumps(to_dict(SMALL)))
-    words = f"--config own.json --data.source captions:{folder} --data.length 14 --epochs 2 --batch 8 --name own"
-    done = inside("train", *words.split(), cwd=working_folder)
-    assert done.returncode == 0, done.stderr
-    assert "captions: 2" in done.stdout and "24 images with 48 captions" in done.stdout
-    summary = json.loads((working_folder / "runs/own/summary.json").read_text())
-    assert {"cider_d", "bleu4", "loss"} <= summary["test"]["best"].keys() and "cider_d" in summary["best"]
-    done = inside("predict", "own", folder / "images/0.png", cwd=working_folder)
-    assert done.returncode == 0 and done.stdout.startswith(f"{folder}/images/0.png: ")
-    done = inside("evaluate", "own", "--csv", "own.csv", cwd=working_folder)
-    assert done.returncode == 0 and "cider_d" in done.stdout
-    assert "  note: CIDEr-D and BLEU-4 count words in lower case, without punctuation" in done.stdout
-    done = inside("evaluate", "own", "--data.source", f"coco:{folder}/coco.json:{folder}", cwd=working_folder)
-    assert done.returncode == 0 and "the data that the run was trained on, with the run's splits" in done.stdout
-    pixels = np.zeros((2, 32, 32, 3), np.uint8)
-    _, found = vit_jax.evaluate(working_folder / "runs/own", data=(pixels, ["a red circle", ["a dog", "a cat"]]))
-    assert len(found.predicted) == 2 and "bleu4" in found.metrics
-    (folder / "images/0.png").write_bytes((folder / "images/1.png").read_bytes())
-    done = inside("evaluate", "own", cwd=working_folder)
-    assert done.returncode == 2 and "is not the data that this run was trained on" in done.stderr
-    assert Run(working_folder / "runs/own").config().data.source.startswith("captions:")
-    assert vit_jax.load(working_folder / "runs/own").task.target.open
+# ------------------------------------------------------------------------------------------- shards
 
 
 def test_shards_of_images_with_texts_give_what_a_folder_gives(folder, tmp_path, monkeypatch):

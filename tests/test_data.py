@@ -2,8 +2,6 @@
 
 import io
 import os
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 
@@ -150,17 +148,6 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
         assert (split.images._pixels is None) == (name == "test")
         np.testing.assert_array_equal(everything(split)[..., 0], pixels[source][rows])
         np.testing.assert_array_equal(split.labels, np.array(rows) % 2)
-
-
-def test_reading_a_tfds_set_loads_no_framework_and_prints_nothing(tmp_path):
-    write_tfds(tmp_path, "pets")
-    code = (
-        "import sys; from tests.image_sources import a_run, open_dataset; "
-        "open_dataset(a_run('pets', image=(5, 6), dir=sys.argv[1])); "
-        "print([m for m in ('tensorflow', 'jax', 'cv2') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]" and done.stderr == ""  # TFDS would warn that there is no OpenCV
 
 
 def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, monkeypatch):
@@ -342,9 +329,7 @@ LABELS = np.arange(40)
             None,
             "labels go from 1 to 10, and none is 0; subtract 1 if they begin at 1; if not, name all",
         ),
-        (LABELS % 3 + 5, None, "labels go from 5 to 7, and none is 0; subtract 5"),
         (LABELS % 10 + 1, 10, "there are 10 classes; number them from 0, as labels - 1"),
-        (LABELS % 10 + 1, 11, "train has no example of 1 of the 11 classes (0)"),
         (LABELS % 5 * 2, None, "train has no example of 4 of the 9 classes (1, 3, 5, ...)"),
         ((LABELS % 3, LABELS % 4), None, "label 3 is in test but not in train; add examples of it to train"),
         ((LABELS % 3, LABELS % 2), None, "test has no example of 1 of the 3 classes (2); its macro averages are over"),

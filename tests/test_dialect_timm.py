@@ -154,7 +154,6 @@ def test_every_network_that_timm_can_state_comes_back_from_its_config_json():
 @pytest.mark.parametrize(
     "name",
     ["vit_small_patch16_224", "vit_large_patch14_clip_quickgelu_336", "vit_base_patch14_reg4_dinov2",
-     "eva_large_patch14_196", "deit3_medium_patch16_224", "vit_base_patch16_siglip_gap_384",
      "deit_small_distilled_patch16_224", "aimv2_huge_patch14_336", "eva02_small_patch14_336",
      "vit_pe_core_base_patch16_224", "vit_large_patch16_dinov3", "vit_medium_patch16_rope_reg1_gap_256"],
 )  # fmt: skip
@@ -336,9 +335,7 @@ def test_a_folder_that_timm_saved_needs_no_flag_and_what_we_write_timm_opens(tim
     [
         ("aimv2_large_patch14_224", dict(norm_kind="rms", eps=1e-5, stem_norm=True, gated=True)),
         ("beit3_base_patch16_224", dict(attention_norm=True, mlp_norm=True, eps=1e-5)),
-        ("vit_base_patch16_rpn_224", dict(branch_norm=True)),
         ("test_vit3", dict(pool="map_all", registers=1)),
-        ("test_vit4", dict(norm_kind="rms", eps=1e-6)),
     ],
 )
 def test_networks_of_other_norms_are_read_from_their_folder_and_go_back(timm, tmp_path, name, options):
@@ -379,10 +376,8 @@ def test_norms_that_no_folder_of_timm_states_are_refused(layout, options, said):
     [
         dict(image=[8, 8], fit="crop", size=9),
         dict(image=[8, 8], fit="crop", size=0, interpolation="bilinear"),
-        dict(image=[8, 12], fit="crop", size=0),
         dict(image=[8, 12], fit="stretch", size=8),
         dict(image=[8, 12], fit="pad", size=0, background=128),
-        dict(image=[8, 8], fit="crop", size=13),
     ],
 )
 def test_the_pixels_are_those_of_timms_transform(timm, how, given):
@@ -441,25 +436,6 @@ def test_names_say_what_is_published_of_them():
     assert (lookup("dinov2_vits14_reg")[0]["image"], lookup("dinov2_vits14_reg")[0]["cls_position"]) == (518, True)
     assert lookup("vit_h_14")[0]["image"] == 518
     assert not {"classes", "channels", "head_bias"} & fields.keys()
-
-
-PUBLISHED = {  # mean and standard deviation, as their papers and repositories give them
-    "CLIP": ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]),
-    "DINOv3 of satellites": ([0.43, 0.411, 0.296], [0.213, 0.156, 0.143]),
-    "ImageNet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-    "a half": ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]),
-    "pixels as they are": ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
-}
-
-
-def test_every_preprocessing_of_the_table_has_statistics_that_were_published():
-    found = [
-        next((who for who, values in PUBLISHED.items() if values == (p["mean"], p["std"])), p)
-        for p in table()["preprocess"]
-    ]
-    assert set(found) == set(PUBLISHED)
-    for name in ("ViT-B/32", "vit_base_patch16_clip_224.openai"):
-        assert (lookup(name)[1]["mean"], lookup(name)[1]["std"]) == PUBLISHED["CLIP"]
 
 
 def test_a_name_that_is_not_known_is_answered_with_the_nearest():
