@@ -271,13 +271,10 @@ def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder
         with open(tmp_path / "said.csv", newline="") as table:
             assert [row["caption"] for row in csv.DictReader(table)] == said
     np.save(tmp_path / "wide.npy", np.zeros(9))
-    (tmp_path / "folder").mkdir()
     for inputs, more, message in (
         (tmp_path / "wide.npy", [], r"wide.npy: is float64 \[9\]; give vectors \[16\]"),
         (tmp_path / "gone.npy", [], "there is no such file; give a .npy, .npz or .h5 of vectors, or FILE:ROW"),
-        ("a dog", [], "a dog: there is no such file; give a .npy, .npz or .h5 of vectors, or FILE:ROW"),
         (f"{vectors}:12", [], "there is no row 12; count rows from 0"),
-        (tmp_path / "folder", [], "is no regular file"),
         (f"{vectors}:1", ["--top", "2"], "this network says a text and no classes"),
         (f"{vectors}:1", ["--attention", str(tmp_path / "x.png")], "reads a single vector"),
     ):
