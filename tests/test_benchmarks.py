@@ -405,12 +405,7 @@ def test_headlines_keep_what_a_group_learned_and_replace_their_table_alone(tmp_p
     assert row["passed its notebook after"] == "76 epochs, 1,520 core-seconds (validation)"
     missed = replace(line, curves={"train": curves["train"], "test": [[100.0, 2000.0, 0.75]]})
     assert headlines.passed(missed) is None
-    own = {"preset": "cifar10-48x4-notebook", "command": "cifar10-48x4-notebook --max-steps 4", "core_seconds": 90.0}
-    own = replace(line, **own, curves={"train": [[3.0, 90.0, 0.3]]}, test=[0.3])
-    assert own.label == "notebook: 3 of 100 epochs" and headlines.run_row(own)[2] == "3 of 100"
-    (*_, cost, when, ratio, best) = headlines.network_row([own, missed, line])
-    assert (cost, ratio) == ("3,000", "1.97")
-    assert when == "fast: 76 epochs, 1,520 core-seconds (validation), 2 seeds"
+    (*_, best) = headlines.network_row([missed, line])
     assert best == "fast: 100 epochs, 2 seeds: **0.8100 +- 0.0141** on test, 2,000 core-seconds"
     text = "# Title\n\nbefore\n"
     for new in headlines.tables([line]):
@@ -419,15 +414,7 @@ def test_headlines_keep_what_a_group_learned_and_replace_their_table_alone(tmp_p
     for before, after in zip(headlines.tables([line, missed]), headlines.tables([line]), strict=True):
         again = again.replace(before, after)
     assert again == text
-    stated = {
-        "cifar10-48x4": "preset",
-        "cifar10-48x4 --batch 64": "preset, other batch",
-        "cifar10-128x6 --epochs 1": "fast",
-    }
-    stated["cifar10-48x4 --batch 64 --ema 0.9 --model.eps 1e-3"] = "abc"
-    named = [replace(line, preset=words.split()[0], command=words).recipe for words in stated]
-    assert named == [*stated.values()]
-    headlines.draw([own, line, missed, replace(line, preset="cifar10-stem")], tmp_path / "headlines.png")
+    headlines.draw([line, missed, replace(line, preset="cifar10-stem")], tmp_path / "headlines.png")
     assert (tmp_path / "headlines.png").stat().st_size > 1000
 
 

@@ -253,34 +253,6 @@ def run(folder, tmp_path_factory, quick_compilation):
     return place / "r"
 
 
-@pytest.mark.slow
-def test_a_run_is_evaluated_and_says_captions_of_files_and_arrays(run, folder, tmp_path, capsys):
-    step, result = vit_jax.evaluate(run, split="validation", batch=8)
-    assert step and {"loss", "exact_match", "cider_d", "bleu4"} <= result.metrics.keys() and len(result.predicted) == 12
-    assert vit_jax.evaluate(run)[1].predicted.shape[0] == 2
-    _, other = vit_jax.evaluate(run, source=f"coco-features:{folder}/.", split="train")
-    assert other.metrics["loss"] > 0
-    net, file = vit_jax.load(run), f"{folder}/val2014_vgg16_fc7_pca.h5"
-    with h5py.File(file) as stream:
-        features = stream["features"][:]
-    said = net.predict(features, batch=6)
-    assert said == [text for _, text in vit_jax.predict(run, [file], batch=6)] and net.predict(features[3]) == said[3]
-    assert vit_jax.predict(run, f"{file}:3") == said[3] == vit_jax.predict(run, f"{file}:3", beam=1)
-    order = [int(net_name.rpartition(":")[2]) for net_name, _ in vit_jax.predict(run, [file], batch=6)]
-    assert order == list(range(12)) and net.capture(features[:2], ["memory"])["memory"].shape == (2, 1, 12)
-    report = tmp_path / "report"
-    from vit_jax.commands.evaluate import command as evaluate
-    from vit_jax.commands.predict import command as predict
-
-    assert evaluate([str(run), "--split", "validation", "--report", str(report)]) == 0
-    rows = (report / "predictions.csv").read_text().splitlines()
-    assert rows[0] == "vector,picture,true,predicted" and "http://x/val/" in rows[1]
-    assert (report / "worst.txt").read_text().startswith("The 12 worst captions by chrF")
-    assert predict([str(run), str(run / "samples/vector.npy")]) == 0 and "vector.npy: " in capsys.readouterr().out
-    with pytest.raises(UserError, match="inputs of this network are features already"):
-        predict([str(run), file, "--features", str(tmp_path / "x.npz")])
-
-
 def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder, tmp_path, capsys):
     """Its own words and the way that it takes vectors are in the file; the course's layout has the words beside it."""
     from vit_jax.commands.join import command as join
@@ -304,13 +276,10 @@ def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder
         with open(tmp_path / "said.csv", newline="") as table:
             assert [row["caption"] for row in csv.DictReader(table)] == said
     np.save(tmp_path / "wide.npy", np.zeros(9))
-    (tmp_path / "folder").mkdir()
     for inputs, more, message in (
         (tmp_path / "wide.npy", [], r"wide.npy: is float64 \[9\]; give vectors \[16\]"),
         (tmp_path / "gone.npy", [], "there is no such file; give a .npy, .npz or .h5 of vectors, or FILE:ROW"),
-        ("a dog", [], "a dog: there is no such file; give a .npy, .npz or .h5 of vectors, or FILE:ROW"),
         (f"{vectors}:12", [], "there is no row 12; count rows from 0"),
-        (tmp_path / "folder", [], "is no regular file"),
         (f"{vectors}:1", ["--top", "2"], "this network says a text and no classes"),
         (f"{vectors}:1", ["--attention", str(tmp_path / "x.png")], "reads a single vector"),
     ):
@@ -318,38 +287,6 @@ def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder
             predict([str(file), str(inputs), *more])
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "x.png").exists()
-
-
-@pytest.mark.slow  # a few seconds, most of them to import PyTorch
-def test_pytorch_measures_a_run_as_it_is_measured_here(run, folder):
-    """Loss, accuracy and exact match, by the task of torch_ref and its search, with the run's weights."""
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    from torch_ref.evaluation import measure
-    from torch_ref.trainer import Trainer
-    from vit_jax.config.trees import flatten
-    from vit_jax.models.state import split_model
-    from vit_jax.runs import find
-
-    config, (_, result) = find(run).config(), vit_jax.evaluate(run, split="validation", batch=8)
-    trainer = Trainer(config, 10, 5, find(run).metadata())
-    trainer.load({name: np.asarray(value) for name, value in flatten(split_model(vit_jax.load(run).model)[1]).items()})
-    found = measure(trainer, trainer.model, trainer.task.open_data(config).splits["validation"])
-    assert all(abs(found[name] - result.metrics[name]) < 1e-5 for name in ("loss", "accuracy", "exact_match"))
-
-
-@pytest.mark.slow  # about half a minute
-def test_the_preset_learns_fifty_captions_of_fifty_pictures(tmp_path):
-    write(tmp_path, {"train": 50}, width=512)
-    source = f"coco-features:{tmp_path}"
-    held = ["--data.test", "0", "--data.validation", "0", "--batch", "25", "--epochs", "150"]
-    assert train(["coco-caption", "--data.source", source, *held, "--dir", str(tmp_path), "--name", "r"]) == 0
-    _, result = vit_jax.evaluate(tmp_path / "r", split="train")
-    assert result.metrics["loss"] < 0.05 and result.metrics["exact_match"] == 1.0
-    said, (rows, order) = (
-        vit_jax.predict(tmp_path / "r", [tmp_path / FC7]),
-        write(tmp_path, {"train": 50}, 512)["train"],
-    )
-    assert [caption for _, caption in said] == [text(rows[order.tolist().index(i)]) for i in range(50)]
 
 
 def test_the_preset_has_the_notebooks_network():

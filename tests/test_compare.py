@@ -337,16 +337,6 @@ def test_every_curve_has_a_look_of_its_own_and_a_name_in_the_legend(count, tmp_p
         assert max(image.size) < 1500
 
 
-def test_of_many_runs_those_with_the_lowest_validation_loss_are_in_colour(monkeypatch, tmp_path):
-    calls = []
-    monkeypatch.setattr(comparison, "draw_comparison", lambda *a: calls.append(a))
-    for i in range(30):
-        made(f"runs/{i:02}", seed=i, accuracy=0.9 - i / 100, epochs=1)
-    compare.draw(compare.gather([]), tmp_path / "a.png")
-    ((_, names, _, title),) = calls
-    assert names == [*(f"{i:02} (seed {i})" for i in range(28)), "", ""] and title == "30 runs"
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
 def test_a_table_is_as_wide_as_the_terminal(width, capsys):
     names = ["run", "東京" * 12, "größer-" * 9, "b"]

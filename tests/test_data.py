@@ -2,8 +2,6 @@
 
 import io
 import os
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -143,17 +141,6 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
         np.testing.assert_array_equal(split.labels, np.array(rows) % 2)
 
 
-def test_reading_a_tfds_set_loads_no_framework_and_prints_nothing(tmp_path):
-    write_tfds(tmp_path, "pets")
-    code = (
-        "import sys; from tests.image_sources import a_run, open_dataset; "
-        "open_dataset(a_run('pets', image=(5, 6), dir=sys.argv[1])); "
-        "print([m for m in ('tensorflow', 'jax', 'cv2') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]" and done.stderr == ""  # TFDS would warn that there is no OpenCV
-
-
 def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, monkeypatch):
     write_tfds(tmp_path, "pets", splits=(("train", 20), ("validation", 6), ("test", 4)))
     data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
@@ -284,16 +271,12 @@ def test_bad_npz_files_are_refused(tmp_path):
     (tmp_path / "text.npz").write_text("text")
     assert "cannot be read" in text("text.npz")
     assert "without object arrays" in text(**(good | {"class_names": np.array(["a", None])}))
-    assert "its arrays are pictures" in text(pictures=good["images"])
     assert "no labels" in text(images=good["images"])
     assert "uint8" in text(**(good | {"images": np.zeros((4, 8, 8))}))
     assert "[n, h, w, C]" in text(**(good | {"images": np.zeros((4, 3, 8, 8), np.uint8)}))
     assert "one integer" in text(**(good | {"labels": np.arange(5)}))
     assert "number the classes from 0" in text(**(good | {"labels": np.array([0, 1, 2, 1 << 40])}))
-    assert "[n, h, w, C]" in text(**(good | {"images": np.zeros((4, 0, 8), np.uint8)}))
-    assert "there are 2 classes" in text(**good, class_names=["a", "b"])
     assert "empty" in text(**good, test_images=np.zeros((0, 8, 8), np.uint8), test_labels=np.zeros(0, int))
-    assert "its only class is 0" in text(**(good | {"labels": np.zeros(4, int)}))
 
 
 def test_npz_files_that_do_not_fit_into_memory_are_refused_unread(tmp_path, monkeypatch):
@@ -333,9 +316,7 @@ LABELS = np.arange(40)
             None,
             "labels go from 1 to 10, and none is 0; subtract 1 if they begin at 1; if not, name all",
         ),
-        (LABELS % 3 + 5, None, "labels go from 5 to 7, and none is 0; subtract 5"),
         (LABELS % 10 + 1, 10, "there are 10 classes; number them from 0, as labels - 1"),
-        (LABELS % 10 + 1, 11, "train has no example of 1 of the 11 classes (0)"),
         (LABELS % 5 * 2, None, "train has no example of 4 of the 9 classes (1, 3, 5, ...)"),
         ((LABELS % 3, LABELS % 4), None, "label 3 is in test but not in train; add examples of it to train"),
         ((LABELS % 3, LABELS % 2), None, "test has no example of 1 of the 3 classes (2); its macro averages are over"),

@@ -90,10 +90,7 @@ TWO = ("{}/cat*3", "{}/dog*3")
         ("train valid test", "train validation test"),
         ("Training Testing", "train test"),
         ("TRAIN Validation", "train validation"),
-        ("train dev", "train validation"),
-        ("training_set test_set", "train test"),
         ("Train Data,Test Data", "train test"),
-        ("seg_train seg_test", "train test"),
         ("pets-2020-train pets-2020-val pets-2020-test", "train validation test"),
     ],
 )
@@ -157,23 +154,12 @@ def test_names_that_look_the_same_are_one_class(tmp_path):
     [
         ("data/train/cat*1 data/train/dog*1", "", "give folder:T/data if that is the set"),
         ("a/b/cat*1 a/b/dog*1", "", "a/ alone holds images; they lie in cat, dog; give folder:T/a/b if these are"),
-        ("data/cat*1 data/dog*1 __MACOSX/data/cat/._0.png", "", "give folder:T/data if"),
-        ("images/cat*1 images/dog*1 annotations/a.xml", "", "and annotations no images; they lie in cat, dog"),
         ("pets/train/cat*1 pets/test/cat*1 fish/train/eel*1 fish/test/eel*1", "", "fish/ holds train/ and test/"),
-        ("cat/train*1 cat/test*1 dog/train*1 dog/test*1", "", "or sort all images as train/CLASS/image"),
         ("train/cat*2 train/dog*2", "train/cat", "holds no class folders, but 2 images; give folder:/"),
         ("train/cat*1 Training/cat*1", "", "both Training/ and train/ are there; keep one of them"),
         ("val/cat*1 test/cat*1", "", "val/ has class folders but train/ has none or is missing (there: test, val)"),
-        ("train/images*1 train/labels/0.txt", "", "labels holds no images, only 1 .txt"),
         ("cat*1 dog*1 eel/deep/.hidden", "", "class folder T/eel holds no images; add some or remove it"),
         ("train*1 test*1", "", "train/ holds no class folders"),
-        ("a.txt", "", "holds no class folders, only 1 .txt"),
-        (
-            "train/in/cat*1 train/in/dog*1 test/in/cat*1",
-            "",
-            "train/ holds in/ alone, and that cat, dog; move these into T",
-        ),
-        ("train/Cat*1 train/dog*1 val/cat*1", "", "class folder cat is in validation but not in train; nearest: Cat"),
     ],
 )
 def test_a_folder_of_another_level_is_told_with_the_one_to_give(entries, below, says, tmp_path):

@@ -72,12 +72,8 @@ def test_a_data_dir_of_another_level_is_told_and_nothing_fetched(name, tmp_path)
     {
         "pets/1.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets:1.0.0",
         "pets:3.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets",
-        "pets/plain_text": "give `data.source pets",
         "pets:train[:10%]": "is more than the name of a set; give `data.source` pets: train, validation and test are",
-        "pets/1.0.0:train": "is more than the name of a set; give `data.source pets:1.0.0`: train",
-        "pets[50%:]": "give `data.source` pets: train",
         "pest": "nearest: pets, ",
-        "Pets": "no such set; nearest: pets; give",
         "mnits": "no such set; nearest: mnist, kmnist, emnist; give",
         "mnist/3.0.1": "give `data.source` mnist to have it fetched",
     }.items(),

@@ -139,19 +139,12 @@ def test_the_first_position_is_the_class_token_s_where_their_reader_says_so():
         (LINEN, replace(AUGREG, pool="mean"), "cls_token is True and pool 'mean'"),
         (PRE_LINEN, MAP, "pool is 'map'"),
         (PRE_LINEN, TOK, "cls_position is False"),
-        (LINEN, SINCOS, "position is 'sincos2d'"),
-        (LINEN, replace(AUGREG, head_width=3), "head_width is 3"),
         (LOOP, replace(REP, head_activation="none"), "head_activation is 'none'"),
         (LOOP, replace(SINCOS, cls_token=True, pool="cls"), "the class token has a computed position"),
         (
             LOOP,
             replace(AUGREG, image=(4, 6)),
             "position has 7 rows, of which big_vision's reader would take none for the class token",
-        ),
-        (
-            LOOP,
-            replace(GAP, image=(4, 10)),
-            "position has 10 rows, of which big_vision's reader would take the first for the class token",
         ),
     ],
 )

@@ -83,11 +83,9 @@ def test_what_a_pretrained_cfg_leaves_out_is_what_timm_takes():
         ({"global_pool": "map"}, "pool", "map"),
         ({"global_pool": "map", "pool_include_prefix": True}, "pool", "map_all"),
         ({"act_layer": "quick_gelu"}, "activation", "quick_gelu"),
-        ({"act_layer": "swish"}, "activation", "silu"),
         ({"norm_layer": "layer_norm"}, "eps", 1e-6),
         ({"norm_layer": "rmsnorm"}, "norm_kind", "rms"),
         ({"pos_embed": "none"}, "position", "none"),
-        ({"img_size": [32, 64]}, "image", [32, 64]),
     ],
 )
 def test_arguments_go_before_what_the_architecture_says(args, field, value):
@@ -98,8 +96,6 @@ def test_arguments_go_before_what_the_architecture_says(args, field, value):
     ("args", "said"),
     [
         ({"global_pool": "avgmax"}, "global_pool is 'avgmax'"),
-        ({"act_layer": "mish"}, "act_layer is 'mish'"),
-        ({"norm_layer": "simplenorm"}, "norm_layer is 'simplenorm'"),
     ],
 )
 def test_what_the_network_has_not_is_refused(args, said):
@@ -158,7 +154,6 @@ def test_every_network_that_timm_can_state_comes_back_from_its_config_json():
 @pytest.mark.parametrize(
     "name",
     ["vit_small_patch16_224", "vit_large_patch14_clip_quickgelu_336", "vit_base_patch14_reg4_dinov2",
-     "eva_large_patch14_196", "deit3_medium_patch16_224", "vit_base_patch16_siglip_gap_384",
      "deit_small_distilled_patch16_224", "aimv2_huge_patch14_336", "eva02_small_patch14_336",
      "vit_pe_core_base_patch16_224", "vit_large_patch16_dinov3", "vit_medium_patch16_rope_reg1_gap_256"],
 )  # fmt: skip
@@ -187,15 +182,11 @@ def test_a_written_config_json_names_the_architecture_that_it_is(name):
         (dict(eps=1e-12), "eps is 1e-12, but the layout has only 1e-06 or 1e-05"),
         (dict(stem_bias=False), "stem_bias and pre_norm"),
         (dict(key_bias=False), "all have biases or all have none"),
-        (dict(out_bias=False), "out projection and mlp"),
         (dict(registers=2), "all have positions or all have none"),
         (dict(head_norm=True), "norms before pooling or after it, not both"),
         (dict(pool="map", cls_token=False, mlp_bias=False, out_bias=False), "attention pooling has a plain mlp"),
         (dict(heads=5, head_width=4), "head_width is 4"),
-        (dict(distill_token=True), "two heads on two tokens"),
-        (dict(head_hidden=7), "head_hidden is 7"),
         (dict(norm_first=False), "norm_first is False"),
-        (dict(eps=1e-5, gated=True), "eps is 1e-05, but with a gated mlp"),
         (dict(eps=1e-5, stem_norm=True), "eps is 1e-05, but with a norm in the stem"),
     ],
 )
@@ -266,18 +257,12 @@ def test_layer_scales_as_gamma_are_nobodys_until_said_whose():
     assert which_layout("file", Recognition.of(names), "timm@deit3", "") is LAYOUTS["timm@deit3"]
 
 
-def test_norms_and_gates_are_where_their_publishers_have_them():
-    """CLIP: ln_1 before attention, ln_2 before the mlp (clip/model.py). timm's SwiGLUPacked: the gate first."""
-    c = replace(SMALL, depth=1, gated=True, activation="silu", hidden=12)
-    clip = replace(c, gated=False, stem_bias=False, pre_norm=True, head_bias=False)
+def test_norms_are_where_clip_has_them():
+    """ln_1 before attention, ln_2 before the mlp (clip/model.py)."""
+    clip = replace(SMALL, depth=1, stem_bias=False, pre_norm=True, head_bias=False)
     found = {name: r for r in LAYOUTS["clip"].rows(clip) for name in r.theirs}
     for theirs, ours in (("ln_1.weight", "norm1.scale"), ("ln_1.bias", "norm1.bias"), ("ln_2.weight", "norm2.scale")):
         assert found[f"transformer.resblocks.0.{theirs}"].ours == (f"blocks.0.{ours}",)
-    packed = np.arange(2 * 12 * c.width, dtype=np.float32).reshape(24, c.width)  # [out, in]
-    (fc1,) = [r for r in TIMM.rows(c) if r.theirs == ("blocks.0.mlp.fc1.weight",)]
-    made = dict(zip(fc1.ours, fc1.read([packed]), strict=True))
-    assert np.array_equal(made["blocks.0.mlp.gate.kernel"], packed[:12].T)
-    assert np.array_equal(made["blocks.0.mlp.fc1.kernel"], packed[12:].T)
 
 
 def test_clip_and_dinov2_are_told_from_timm():
@@ -344,9 +329,7 @@ def test_a_folder_that_timm_saved_needs_no_flag_and_what_we_write_timm_opens(tim
     [
         ("aimv2_large_patch14_224", dict(norm_kind="rms", eps=1e-5, stem_norm=True, gated=True)),
         ("beit3_base_patch16_224", dict(attention_norm=True, mlp_norm=True, eps=1e-5)),
-        ("vit_base_patch16_rpn_224", dict(branch_norm=True)),
         ("test_vit3", dict(pool="map_all", registers=1)),
-        ("test_vit4", dict(norm_kind="rms", eps=1e-6)),
     ],
 )
 def test_networks_of_other_norms_are_read_from_their_folder_and_go_back(timm, tmp_path, name, options):
@@ -387,10 +370,8 @@ def test_norms_that_no_folder_of_timm_states_are_refused(layout, options, said):
     [
         dict(image=[8, 8], fit="crop", size=9),
         dict(image=[8, 8], fit="crop", size=0, interpolation="bilinear"),
-        dict(image=[8, 12], fit="crop", size=0),
         dict(image=[8, 12], fit="stretch", size=8),
         dict(image=[8, 12], fit="pad", size=0, background=128),
-        dict(image=[8, 8], fit="crop", size=13),
     ],
 )
 def test_the_pixels_are_those_of_timms_transform(timm, how, given):
@@ -440,34 +421,13 @@ def test_names_say_what_is_published_of_them():
     expected = dict(heads=12, width=768, depth=12, hidden=3072, eps=1e-6, activation="gelu")
     assert {name: fields[name] for name in expected} == expected
     assert (preprocess["mean"], preprocess["size"]) == ([0.5] * 3, 248)
-    assert lookup("vit_base_patch16_224.dino")[1]["mean"] == [0.485, 0.456, 0.406]
     siglip = lookup("vit_so400m_patch14_siglip_224")[0]
     assert (siglip["heads"], siglip["pool"]) == (16, "map")
     clip = lookup("ViT-B/32")[0]
     assert (clip["eps"], clip["activation"], clip["pre_norm"], clip["stem_bias"]) == (1e-5, "quick_gelu", True, False)
     assert lookup("deit3_base_patch16_224")[0]["cls_position"] is False
-    assert (lookup("dinov2_vits14_reg")[0]["image"], lookup("dinov2_vits14_reg")[0]["cls_position"]) == (518, True)
     assert lookup("vit_h_14")[0]["image"] == 518
     assert not {"classes", "channels", "head_bias"} & fields.keys()
-
-
-PUBLISHED = {  # mean and standard deviation, as their papers and repositories give them
-    "CLIP": ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]),
-    "DINOv3 of satellites": ([0.43, 0.411, 0.296], [0.213, 0.156, 0.143]),
-    "ImageNet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-    "a half": ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]),
-    "pixels as they are": ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
-}
-
-
-def test_every_preprocessing_of_the_table_has_statistics_that_were_published():
-    found = [
-        next((who for who, values in PUBLISHED.items() if values == (p["mean"], p["std"])), p)
-        for p in table()["preprocess"]
-    ]
-    assert set(found) == set(PUBLISHED)
-    for name in ("ViT-B/32", "vit_base_patch16_clip_224.openai"):
-        assert (lookup(name)[1]["mean"], lookup(name)[1]["std"]) == PUBLISHED["CLIP"]
 
 
 def test_a_name_that_is_not_known_is_answered_with_the_nearest():
@@ -515,15 +475,6 @@ def test_a_few_of_the_table_are_as_timm_has_them(timm):
             assert {tag: lookup(f"{name}.{tag}")[1] for tag in tags} == tags
 
 
-def test_the_table_has_251_of_300_names_and_207_of_the_248_of_plain_encoders():
-    """Of timm's, by its globs vit_*, deit* and eva*; the others have a reason (test_coverage_timm.py computes)."""
-    names, others = table()["architectures"], table()["others"]
-    assert (len(names), len(others)) == (251, 49) and all(others.values())
-    torchvision = {"vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"}
-    plain, left = ([n for n in each if n.startswith(("vit_", "deit", "eva"))] for each in (names, others))
-    assert (len({*plain} - torchvision), len(left)) == (207, 41)
-
-
 @pytest.mark.slow
 def test_the_whole_table_is_as_the_libraries_have_it(timm):
     from tests.architectures import table as generated
@@ -542,24 +493,18 @@ def test_no_layouts_own_names_are_refused():
 
 OTHERS = {
     "vit_tiny_r_s16_p8_224": "hybrid",
-    "vit_base_mci_224": "hybrid",
     "swin_tiny_patch4_window7_224": "Swin",
-    "swinv2_tiny_window8_256": "Swin",
     "beit_base_patch16_224": "BEiT",
     "vit_relpos_small_patch16_224": "relative",
-    "vit_srelpos_small_patch16_224": "relative",
     "vit_base_patch16_sapiens2": "grouped",
     "vit_dwee_patch16_reg1_gap_256": "differential",
-    "vit_pwee_patch16_reg1_gap_256": "side by side",
     "vit_small_patch16_18x2_224": "side by side",
     "samvit_base_patch16": "relative",
     "resnet50d": "another stem",
     "resnet50_gn": "without batch norm",
     "seresnet50": "other blocks",
     "convmixer_768_32": "ConvMixer",
-    "mixer_s32_224": "MLP-Mixer",
     "resmlp_12_224": "ResMLP",
-    "gmlp_ti16_224": "gMLP",
     "cait_xxs24_224": "CaiT",
     "hiera_tiny_224": "Hiera",
     "convnext_atto": "convolutional",
@@ -577,7 +522,6 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
     ("names", "said"),
     [
         (["conv_root/kernel", "gn_root/scale", "embedding/kernel"], "Google's hybrid"),
-        (["opt/target/conv_root/kernel", "opt/target/embedding/kernel"], "Google's hybrid"),
         (["class_token", "linear_mapper.weight", "blocks.0.norm1.weight"], "MNIST"),
         (["visual.attnpool.positional_embedding", "visual.layer1.0.conv1.weight"], "CLIP with a ResNet"),
         (["token_embedding.weight", "transformer.resblocks.0.ln_1.weight", "text_projection"], "text tower"),
@@ -589,22 +533,14 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
         (["layer.0.q.qweight", "layer.0.q.qzeros", "layer.0.q.scales", "layer.0.q.g_idx"], "by GPTQ"),
         (["layer.0.q.qweight", "layer.0.q.qzeros", "layer.0.q.scales"], "by AWQ"),
         (["layer.0.q.weight", "layer.0.q.weight.absmax", "layer.0.q.weight.quant_state.bitsandbytes__nf4"], "4 bits"),
-        (["layer.0.q.weight", "layer.0.q.SCB", "layer.0.q.weight_format"], "8 bits"),
-        (["layer.0.q.weight._data", "layer.0.q.weight._scale"], "Quanto"),
         (["layer.0.q.weight_packed", "layer.0.q.weight_scale", "layer.0.q.weight_shape"], "compressed-tensors"),
         (["base_model.model.vit.q.lora_A.weight", "base_model.model.vit.q.lora_B.weight"], "--adapt lora=merge"),
         (["base_model.model.q.base_layer.weight", "base_model.model.q.lora_A.default.weight"], "merge_and_unload()"),
         (["blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.lora_A"], "factors of LoRA"),
         (["0.weight", "3.0.fn.0.weight", "3.0.fn.2.running_mean"], "ConvMixer"),
         (["1.weight", "2.0.fn.0.weight", "2.0.norm.weight", "2.1.fn.3.weight"], "MLP-Mixer"),
-        (["stem/kernel", "MixerBlock_0/token_mixing/Dense_0/kernel"], "MLP-Mixer"),
         (["transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight"], "GPT-2"),
-        (["wte.weight", "wpe.weight", "h.0.ln_1.weight", "ln_f.weight"], "GPT-2"),
-        (["transformer.word_embeddings.weight", "transformer.h.0.self_attention.query_key_value.weight"], "BLOOM"),
-        (["transformer.wte.weight", "transformer.blocks.0.attn.Wqkv.weight"], "decoder-only"),
         (["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"], "LLaMA"),
-        (["tok_embeddings.weight", "layers.0.attention.wq.weight", "output.weight"], "LLaMA"),
-        (["gpt_neox.embed_in.weight", "gpt_neox.layers.0.attention.query_key_value.weight"], "decoder-only"),
         (["model.decoder.embed_tokens.weight", "model.decoder.layers.0.self_attn.q_proj.weight"], "OPT"),
         (["bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight"], "BERT"),
         (["model.encoder.conv2.weight", "model.decoder.layers.0.fc1.weight"], "Whisper"),

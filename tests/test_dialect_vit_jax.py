@@ -330,15 +330,6 @@ def test_a_file_of_a_version_with_fewer_fields_has_their_defaults(tmp_path):
         assert reading.config == VIT
 
 
-def test_a_run_becomes_another_layout_and_a_run_again(tmp_path, convert):
-    a_run(tmp_path / "run")
-    assert convert(tmp_path / "run", tmp_path / "timm.safetensors", "--to", "torch-ref")[0] == 0
-    assert convert(tmp_path / "timm.safetensors", tmp_path / "again")[0] == 0
-    same(flatten(trained.weights(Run(tmp_path / "again"), VIT)[1]), weights(VIT, 9))
-    record = Run(tmp_path / "again").record()
-    assert record["class_names"] == NAMES and record["preprocess"] == PREPROCESS
-
-
 def stated(config, layout):
     """The flags that tell a layout a config."""
     values = {k: v for k, v in to_dict(config).items() if k in LAYOUTS[layout].fields}

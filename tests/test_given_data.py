@@ -119,11 +119,9 @@ def files():
 
 FORMS = {
     "names as labels": lambda: (IMAGES, ["abc"[k] for k in LABELS]),
-    "a list of arrays": lambda: (list(IMAGES), ["abc"[k] for k in LABELS]),
     "a list of Pillow images": lambda: ([Image.fromarray(x) for x in IMAGES], ["abc"[k] for k in LABELS]),
     "paths": files,
     "a list of pairs": lambda: [(x, "abc"[k]) for x, k in zip(IMAGES, LABELS, strict=True)],
-    "a list of dicts": lambda: [{"img": x, "target": "abc"[k]} for x, k in zip(IMAGES, LABELS, strict=True)],
     "a sequence of arrays": Examples,
     "a sequence of Pillow images": lambda: Examples(Image.fromarray),
     "floats of 0 to 1": lambda: Examples(lambda x: x / np.float32(255)),
@@ -194,10 +192,8 @@ NO_STREAM = {
     "an early end": (batches(3), {}, "the iterator ended after 3 batches, before the run did"),
     "another size": (batches(size=8), {}, r"batch is 16, and the iterator gives 8: give `batch 8`"),
     "statistics": (batches(), {"normalize": "set"}, "augment.normalize is set, which measures all training images"),
-    "no batch": (iter([3, 4]), {}, "a batch is a int; let each be"),
     "other names": (batches(of=lambda x, y: {"x": x, "label": y}), {}, "a batch has x, label; name its entries image"),
     "more classes": (batches(of=lambda x, y: (x, y + 1)), {}, "labels of batch 0 go to 3, and there are 3 classes"),
-    "numbers": (batches(of=lambda x, y: (x, y + 0.5)), {}, "is an iterator of numbers"),
     "a part": (batches(), {"overfit_batches": 1}, "from which no subset can be taken; leave overfit_batches out"),
 }
 
@@ -341,16 +337,10 @@ WRONG = {
         (FLOATS, LABELS),
         r"images of train is float32 and .*give fields=\{'data.range': \(0.0, 1.0\)\}, or store .*\(images \* 255\)",
     ),
-    "floats of 0 to 255": (
-        (IMAGES.astype(float), LABELS),
-        r"is float64 and .*; give fields=\{'data.range': \(0.0, 255.0\)\}, or .*, as images.astype\('uint8'\)",
-    ),
     "normalised": ((FLOATS - 0.5, LABELS), "is float32 and .*, or store pixels as uint8, without normalisation"),
     "channels first": ((np.zeros((96, 3, 8, 8), np.uint8), LABELS), r"images.transpose\(0, 2, 3, 1\)"),
-    "flat": ((IMAGES.reshape(96, 64), LABELS), r"has shape \[96, 64\]; store images as \[n, h, w\]"),
     "other counts": (([Image.fromarray(x) for x in IMAGES], LABELS[:9]), "has 96 images and 9 labels; give one label"),
     "a tensor that needs a gradient": ((Refusing(), LABELS), r"train cannot be read \(detach it\); give numpy arrays"),
-    "other labels": ((IMAGES, LABELS[:9]), "labels of train is int64 of shape .*one integer for each of the 96 images"),
     "names in train alone": (
         {"train": (IMAGES, NAMES[LABELS]), "test": (IMAGES, LABELS)},
         "labels of test are int64 of shape .*those of train names; give one name for each image in all splits",
@@ -359,25 +349,15 @@ WRONG = {
         {"train": (IMAGES, NAMES[LABELS]), "test": (IMAGES, ["a", "cc", "b"] * 32)},
         "labels of test have 'cc', which is not in train; nearest: c",
     ),
-    "items of three": (
-        [(x, 0, 1) for x in IMAGES],
-        r"item 0 of train is a tuple of 3; let each be \(image, label\), or",
-    ),
-    "two labels": ([{"img": x, "label": 0, "target": 1} for x in IMAGES], "label and target may each be its label"),
     "no image": ([{"x": x, "label": 0} for x in IMAGES], "item 0 of train has x, label; call its image 'image'"),
     "an item that raises": (Raising(), r"item 5 of train raises OSError \(gone\); mend it, or leave it out"),
     "normalised items": (
         [(x / np.float32(127.5) - 1, 0) for x in IMAGES],
         r"train\[0\] is float32 from -0.968627 to 0.945098, and no pixels of 8 bits; give uint8, or .* resizing",
     ),
-    "numbers in place of images": ([(3, 0), (4, 1), (5, 1)], r"train\[0\] is 3; give arrays, Pillow images or paths"),
-    "labels below 0": ((IMAGES, LABELS - 1), "labels of train go from -1 to 1; number the classes from 0"),
     "no labels": (IMAGES, r"data: train is a ndarray of 96; give \(images, labels\), or a sequence whose items are"),
-    "val": ({"train": (IMAGES, LABELS), "val": (IMAGES, LABELS)}, "data: its split is 'val'; give train, validation"),
     "no train": ({"test": (IMAGES, LABELS)}, "has no train split, only test; give one to train on"),
     "nothing": ({}, "data: its split is empty; give train"),
-    "empty": ((IMAGES[:0], LABELS[:0]), "its train split is empty"),
-    "one class": ((IMAGES, LABELS * 0), "its only class is 0"),
 }
 
 

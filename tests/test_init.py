@@ -303,17 +303,11 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--init vit --model.depth 6", "its model.depth is 2, here it is 6; give --model.depth 2"),
         (
             "--init vit --model.no-query-bias --model.eps 1e-5 --model.image 64",
             "its model.image is 32, here it is 64, its model.eps is 1e-06, here it is 1e-05, its "
             "model.query_bias is True, here it is False; give --model.eps 1e-06 --model.query-bias and add "
             "--init-resize timm (or hf, dino, torchvision, google, flexi) to fit the weights to that",
-        ),
-        ("--init vit --model.channels 1", "its model.channels is 3, here it is 1; add --init-channels timm to fit the"),
-        (
-            "--init vit --model.classes 7",
-            "its model.classes is 3, here it is 7; add `new_head True` to start with a new head",
         ),
         ("--init vit --model.image 30 --init-resize timm", "model.image 30x30 is not divisible by patch 8x8"),
         ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
@@ -323,12 +317,6 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init group", "holds a run for each seed; name one of them, such as group/seed-0"),
         ("--init cut.safetensors", "is damaged or no safetensors file"),
         ("--init owner/name", "; on Hugging Face's hub it is hf://owner/name"),
-        (
-            "--init bare.safetensors --model.heads 4",
-            "its tensors cannot tell image, eps, activation, pool; give --model.image ... --model.eps ... "
-            "--model.activation ... --model.pool ..., or a preset with its network",
-        ),
-        (f"--init bare.safetensors {STATED} --model.image 64", "instead of [1, 65, 24]; correct --model.image"),
     ],
 )
 def test_what_weights_cannot_follow_is_refused_in_a_sentence_before_the_data_is_opened(timm, inside, line, said):
@@ -487,7 +475,6 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
     [
         ("--init vit --model.depth 6", "its model.depth is 2, here it is 6"),
         ("numbers --init vit --name finetune", "holds a ViT, and the run trains a Transformer"),
-        ("--init bare.safetensors", "its tensors cannot tell image"),
         (f"--init bare.safetensors {STATED} --model.image 64", "correct --model.image"),
     ],
 )
@@ -518,15 +505,10 @@ def test_a_config_of_another_network_is_one_sentence_and_its_remedies_are_follow
     Path("b.json").write_text(json.dumps(recipe))
     run = parsed("--config b.json --init vit")
     assert (run.model.width, run.model.depth, run.epochs, run.data.source) == (24, 2, 5, "mnist")
-    # What the user writes, and what the two have no other name for, is said field by field.
-    for config, flags, said in (
-        ({}, "--model.depth 4", "its model.depth is 2, here it is 4; give --model.depth 2"),
-        ({"model": {"eps": 1e-5}}, "", "its model.eps is 1e-06, here it is 1e-05; give --model.eps 1e-06"),
-        ({"model": {"image": 64}}, "", "its model.image is 32, here it is 64; add --init-resize timm"),
-    ):
-        Path("c.json").write_text(json.dumps(config))
-        told = inside("train", *shlex.split(f"--config c.json --init vit {flags}"), "--data.source", "folder:photos")
-        assert told.returncode == 2 and f"init vit: {said}" in told.stderr
+    # What the two have no other name for is said field by field.
+    Path("c.json").write_text(json.dumps({"model": {"eps": 1e-5}}))
+    told = inside("train", *shlex.split("--config c.json --init vit --data.source folder:photos"))
+    assert "init vit: its model.eps is 1e-06, here it is 1e-05; give --model.eps 1e-06" in told.stderr
 
 
 def test_a_config_of_another_task_names_both_networks(timm, inside):

@@ -388,10 +388,7 @@ def test_what_people_call_a_layout_is_one_of_ours():
         assert canonical(name) in OTHER_NAMES, name
     for name, dialect in {
         "timm": "timm", "Hugging Face": "huggingface", "hf": "huggingface", "HF_DINOv2": "huggingface-dinov2",
-        "hf-siglip": "huggingface-siglip", "SigLIP 2": "huggingface-siglip2", "transformers": "huggingface",
-        "Google": "augreg", "Google's": "augreg", "big_vision": "big-vision", "OpenAI": "clip", "NLLB": "m2m-100",
         "torch.nn.Transformer": "torch-transformer", "Meta's DINOv2": "dinov2", "DINOv3": "dinov3", "mBART": "mbart",
-        "vit_pytorch@1.4": "vit-pytorch", "torch_ref": "torch-ref", "flax": "huggingface-flax", "CS231n": "cs231n",
         "ours": "vit-jax", "vit_jax": "vit-jax", "torchvision": "torchvision", "EVA-02": "timm-eva",
     }.items():  # fmt: skip
         assert find(name, "to")[-1].dialect == dialect, name

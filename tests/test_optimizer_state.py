@@ -361,29 +361,24 @@ REFUSALS = {
         ADAMW,
         "of an optimizer other than Adam, AdamW, SGD, Lion and Muon with AdamW, but optim.name is adamw",
     ),
-    "RAdam": (lambda s: [g.pop("amsgrad") for g in s["param_groups"]], ADAMW, "of an optimizer other than Adam"),
     "Adam for SGD": (
         lambda s: None,
         OPTIMIZERS["momentum of Nesterov"],
         "group 0 of its optimizer is of Adam or AdamW, but optim.name is momentum",
     ),
-    "Adam for Muon": (lambda s: None, replace(ADAMW, name="muon"), "is of Adam or AdamW, but optim.name is muon"),
     "AMSGrad": (group(amsgrad=True), ADAMW, "has amsgrad True: amsgrad keeps the largest second moments"),
     "AMSGrad by its state": (
         entry("max_exp_avg_sq", plain([1.0])),
         ADAMW,
         "holds max_exp_avg_sq: amsgrad keeps the largest second moments",
     ),
-    "maximize": (group(maximize=True), ADAMW, "has maximize True"),
     "factored": (
         entry("exp_avg_sq_row", plain([1.0])),
         ADAMW,
         "holds exp_avg_sq_row, as neither Adam nor SGD with momentum does",
     ),
     "eps": (group(eps=1e-8), ADAMW, "has eps 1e-08, but by the config it is 1e-06"),
-    "beta1": (group(betas=(0.8, 0.99)), ADAMW, "has beta1 0.8, but by the config it is 0.9"),
     "beta2": (group(betas=(0.9, 0.95)), ADAMW, "has beta2 0.95, but by the config it is 0.99"),
-    "rate": (group(initial_lr=1e-3), ADAMW, "has initial_lr 0.001, but by the config it is 0.003"),
     "coupled decay": (
         group(decoupled_weight_decay=False),
         ADAMW,
@@ -394,7 +389,6 @@ REFUSALS = {
         ADAMW,
         "has weight_decay 0.2 for patch.weight, but by optim.weight_decay and optim.decay ['kernel'] it is 0.1",
     ),
-    "decay of biases": (group(1, weight_decay=0.1), ADAMW, "has weight_decay 0.1 for cls_token, but"),
     "other kinds": (
         lambda s: None,
         replace(ADAMW, decay=("kernel", "bias")),
@@ -479,7 +473,6 @@ def test_an_intact_state_passes_with_the_files_own_step(adamw):
     [
         ({"use_muon": False}, "has use_muon False, but Muon updates"),
         ({"betas": (0.9, 0.99)}, "has beta1 0.9, but by the config it is 0.95"),
-        ({"initial_lr": 0.01}, "has initial_lr 0.01, but by the config it is 0.02"),
     ],
 )
 def test_muons_settings_are_compared(fields, told):

@@ -235,13 +235,6 @@ def test_without_a_network_one_sentence_names_place_address_and_flag(home, table
         ) or "Connection refused" in refusal(name)
 
 
-def test_no_download_refuses_and_writes_nothing(home):
-    text = refusal("cifar10", download=False)
-    assert "data.download is false; give `data.download" in text
-    assert OFFICIAL["cifar10"].archives[0].addresses[0] in text
-    assert str(home / "downloads/cifar10") in text and "`data.dir" in text and not home.exists()
-
-
 def test_a_dry_run_says_what_it_would_fetch_and_writes_nothing(home, table, inside, tmp_path):
     official, files, _ = small("cifar10")
     table("cifar10", official, files, "http://127.0.0.1:9/")

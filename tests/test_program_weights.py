@@ -213,9 +213,7 @@ REFUSED = {  # {case: (of the run, to a file, flags, what is said)}
     "other data than the run's": (
         True, "x.onnx", ["--weights", "int8", "--calibrate", "grey.npz"], "is not the data that",
     ),
-    "no source": (False, "x.onnx", ["--weights", "int8", "--calibrate", "none.npz"], "none.npz"),
     "not of StableHLO": (True, "x.stablehlo", ["--weights", "int8"], "weights int8: x.stablehlo is no X.onnx"),
-    "not of weights": (True, "x.safetensors", ["--weights", "int8"], "weights int8: x.safetensors is no program"),
     "no such kind": (True, "x.onnx", ["--weights", "int4"], "give float32, float16, int8"),
     "nothing to calibrate": (True, "x.onnx", ["--calibrate", "grey.npz"], "nothing is calibrated of float32"),
 }  # fmt: skip

@@ -143,15 +143,6 @@ def test_convert_takes_mean_and_names_of_classes_from_the_record(run, damage):
         assert reading.facts.preprocess == before["preprocess"]
 
 
-@pytest.mark.slow
-def test_verify_takes_the_weights_that_the_other_was_made_of_in_both_orders(run, inside, tmp_path):
-    raw = tmp_path / "raw.safetensors"
-    assert inside("convert", run.path, raw, "--to", "timm", "--key", "model", "--step", STOP).returncode == 0
-    for order in ((run.path, raw), (raw, run.path)):
-        done = inside("convert", "verify", *order)
-        assert done.returncode == 0 and "the same function" in done.stdout, done.stdout
-
-
 def test_every_door_says_what_differs_and_only_training_writes_it_back(run, inside, capsys):
     sound, changed = run.config_file.read_bytes(), smoother(run)
     said = "differs from what checkpoint 7 has recorded, which is used: loss.label_smoothing is 0.3, recorded is 0.1"
