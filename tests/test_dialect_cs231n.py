@@ -32,7 +32,7 @@ def test_what_the_courses_module_saves_is_read_computed_and_written_to_the_bit(n
 def test_the_heads_are_asked_for_and_nothing_else(name):
     layout, config = LAYOUTS[name], GENERATIONS[name][0]
     names = rules.file_shapes(layout.rows(config))
-    with pytest.raises(UserError, match=r"course.pt: its tensors cannot tell text.heads; .* --set text.heads=\.\.\."):
+    with pytest.raises(UserError, match=r"course.pt: its tensors cannot tell text.heads; .*`fields text.heads=\.\.\."):
         resolve(layout, names, [], "course.pt")
     assert resolve(layout, names, [("--set", {"text.heads": 2})], "course.pt").normal() == config.normal()
 
@@ -101,7 +101,7 @@ def test_of_a_file_of_the_course_that_lacks_something_the_vectors_are_read_and_w
     np.save(tmp_path / "six.npy", np.zeros((2, 6), np.float32))
     torch.save(layouts_captions.Course("cs231n@2021").state_dict(), tmp_path / "course.pt")
     for inputs, message in (
-        ("six.npy:1", r"its tensors cannot tell text\.heads; .* --set text\.heads=\.\.\."),
+        ("six.npy:1", r"its tensors cannot tell text\.heads; .*`fields text\.heads=\.\.\."),
         ("six.npy:2", "there is no row 2; count rows from 0"),
     ):
         with pytest.raises(UserError, match=message):

@@ -117,7 +117,7 @@ def test_heads_are_an_axis_of_a_kernel():
     for heads in (1, 2, 8):
         names = shapes(PRE_LINEN, replace(AUGREG, heads=heads))
         assert resolve(PRE_LINEN, names, [("--set", {"image": 4})], "file").heads == heads
-        with pytest.raises(UserError, match=f"heads is 4 by `fields` but {heads} by its shapes"):
+        with pytest.raises(UserError, match=f"heads is 4 by --set but {heads} by its shapes"):
             resolve(PRE_LINEN, names, [("--set", {"image": 4, "heads": 4})], "file")
 
 

@@ -60,7 +60,7 @@ def test_names_that_only_this_class_has_are_recognised(form):
 def test_a_perception_encoder_is_nobodys_until_something_says_that_it_turns():
     names = shapes(replace(SMALL, **PE))
     found = Recognition.of(names)
-    with pytest.raises(UserError, match=r"`layout` timm or `layout timm-eva"):
+    with pytest.raises(UserError, match=r"`layout timm` or `layout timm-eva`"):
         which_layout("file", found, "", "")
     published = lookup("vit_pe_core_base_patch16_224")[0]
     assert which_layout("file", found, "", "", None, lambda layout: published) is EVA
@@ -72,7 +72,7 @@ def test_a_perception_encoder_is_nobodys_until_something_says_that_it_turns():
 def test_a_layout_that_is_asked_for_cannot_be_one_without_the_positions_that_are_stated():
     found = Recognition.of(shapes(replace(SMALL, **PE)))
     published = lookup("vit_pe_core_base_patch16_224")[0]
-    with pytest.raises(UserError, match=r"--from timm has no network with .*rotary 'axial'.*or name timm-eva$"):
+    with pytest.raises(UserError, match=r"layout timm has no network with .*rotary 'axial'.*or name timm-eva$"):
         which_layout("file", found, "timm", "", None, lambda layout: published)
     said = published | {"rotary": "none"}
     assert which_layout("file", found, "timm", "", None, lambda layout: said) is LAYOUTS["timm"]
@@ -83,7 +83,7 @@ def test_what_no_tensor_tells_is_asked_for_and_never_guessed():
     said = {name: getattr(config, name) for name in ("image", "heads", "eps", "pool")}
     with pytest.raises(UserError, match=r"cannot tell .*rotary.*branch_norm|cannot tell .*branch_norm.*rotary"):
         resolve(EVA, shapes(config), [("--set", said)], "file")
-    with pytest.raises(UserError, match=r"cannot tell rotary_pairs, .*--set rotary_base=.*--set rotary_grid="):
+    with pytest.raises(UserError, match=r"cannot tell rotary_pairs, .*`fields .*rotary_base=.* rotary_grid="):
         resolve(EVA, shapes(config), [("--set", said | {"rotary": "axial", "branch_norm": False})], "file")
     plain = resolve(EVA, shapes(config), [("--set", said | {"rotary": "none", "branch_norm": False})], "file")
     assert plain == replace(config, rotary="none").normal()

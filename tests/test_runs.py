@@ -223,7 +223,7 @@ def test_resume_takes_the_runs_own_fields_and_refuses_others(place, tmp_path):
     with pytest.raises(
         UserError,
         match=r"digits: holds another run, which differs in seed 0 -> 3; "
-        r"leave these as they were, or start a new run from its weights with `init \S+` and `name NEW",
+        r"leave these as they were, or start a new run from its weights with --init \S+ --name NEW",
     ):
         command(["--resume", str(folder.path), "--seed", "3"])
     with pytest.raises(UserError, match=r"--name new: --resume \S+ goes on in the run's own folder; leave --name out"):
