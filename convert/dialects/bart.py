@@ -17,7 +17,7 @@ def special_fields(style: Style, norm_first: bool = False) -> dict[str, Field]:
     positions = style.name("model.encoder.embed_positions", "position")
 
     def longest(names: Names) -> int | None:
-        return names[positions][0] - OFFSET if positions in names else None
+        return names[positions][0] - OFFSET if names.get(positions) else None
 
     vocabulary = Field(solve=table_rows(style, "target"))
     return {

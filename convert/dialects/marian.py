@@ -207,7 +207,7 @@ def table_rows(style: Style, side: str) -> Callable[[Names], Any]:
     """A solver: the number of rows of a side's table; of a file without it, those of one that it is tied to."""
     both = SOURCE_TABLES + TARGET_TABLES if side == "source" else TARGET_TABLES + SOURCE_TABLES
     named = [style.name(m, "embedding") for m in ("model.shared", *both)]
-    return lambda names: next((names[n][0] for n in named if n in names), None)
+    return lambda names: next((names[n][0] for n in named if names.get(n)), None)
 
 
 # -------------------------------------------------------------------------------------- side files

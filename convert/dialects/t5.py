@@ -101,7 +101,7 @@ def write_feed_forward(c: TransformerConfig) -> str:
 
 def rows_of(*names: str) -> Callable[[Names], Any]:
     """A solver: the number of rows of the first of these tensors that a file has."""
-    return lambda given: next((given[name][0] for name in names if name in given), None)
+    return lambda given: next((given[name][0] for name in names if given.get(name)), None)
 
 
 def depth(stack: str) -> Callable[[Names], Any]:
