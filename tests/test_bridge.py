@@ -90,7 +90,7 @@ def test_transformers_itself_opens_a_run_and_computes_its_logits(images):
 def test_google_s_layout_refuses_an_erf_network_and_takes_a_tanh_one_there_and_back(capsys):
     assert run("runs/digits", "erf.npz", "--to", "augreg") == 2
     told = capsys.readouterr().err
-    assert "activation" in told and "--adapt activation=gelu_tanh" in told
+    assert "activation" in told and "`adapt activation=gelu_tanh" in told
     assert run("runs/tanh", "tanh.npz", "--to", "augreg") == 0
     assert run("tanh.npz", "back", "--to", "vit-jax") == 0
     assert run("runs/tanh", "a.safetensors") == run("back", "b.safetensors") == 0

@@ -186,7 +186,7 @@ def test_another_run_starts_from_it(trained, few, inside, working_folder):
     assert done.returncode == 0 and "it gives the network" in done.stdout, done.stderr
     words = ["shapes", "--init", "shapes", "--name", "third", "--model.vit.no-cls-token", "--model.vit.depth", 3]
     failed = inside("train", *words, cwd=working_folder)
-    assert failed.returncode == 2 and "--model.vit.depth 1" in failed.stderr, failed.stderr
+    assert failed.returncode == 2 and "`model.vit.depth 1" in failed.stderr, failed.stderr
 
 
 @pytest.mark.parametrize(

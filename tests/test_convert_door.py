@@ -194,7 +194,7 @@ def test_nothing_is_cut_on_a_narrow_terminal(run, source, monkeypatch):
 
 def test_nothing_is_guessed(refused, run, source, tmp_path):
     told = refused(source, tmp_path / "out.safetensors", "--to", "huggingface")
-    assert all(f"--set {name}=..." in told for name in ("heads", "eps", "activation", "image"))
+    assert all(f"`fields {name}=..." in told for name in ("heads", "eps", "activation", "image"))
     code, told, _ = run(source, tmp_path / "out.safetensors", "--to", "huggingface", *SAID)
     assert code == 0 and "no preprocessing is written: the source does not state the mean and std" in told
 
@@ -279,7 +279,7 @@ def test_no_key_is_advised_whose_weights_would_be_refused(refused, run, tmp_path
     save_file({f"my.net.{name}": array for name, array in tensors().items()} | beside, tmp_path / "x.safetensors")
     told = refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", *SAID, *STATISTICS)
     assert told.endswith("its weights lie under my.net; add `key my.net\n")
-    assert "decoder-only" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "lm.net")
+    assert "decoder-only" in refused(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "`key", "lm.net")
     assert run(tmp_path / "x.safetensors", tmp_path / "y.safetensors", "--key", "my.net", *SAID, *STATISTICS)[0] == 0
 
 
@@ -347,7 +347,7 @@ def test_the_source_is_never_the_target(refused, source, tmp_path, way):
 
 def test_what_is_there_stays_without_force(refused, run, source, tmp_path):
     (tmp_path / "out.safetensors").write_text("precious")
-    assert "--force" in refused(source, tmp_path / "out.safetensors", *TIMM)
+    assert "`force" in refused(source, tmp_path / "out.safetensors", *TIMM)
     assert run(source, tmp_path / "out.safetensors", *TIMM, "--force")[0] == 0
     assert len(load_file(tmp_path / "out.safetensors")) == len(tensors())
 
@@ -505,9 +505,9 @@ def test_a_failed_conversion_takes_the_folders_that_it_made_with_it(refused, sou
 def test_the_folder_that_one_stands_in_is_no_target(refused, source, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert "--force" in refused(source, ".", *TIMM)
+    assert "`force" in refused(source, ".", *TIMM)
     (tmp_path / "here" / "thesis.tex").write_text("precious")
-    assert "thesis.tex" in refused(source, ".", *TIMM, "--force")
+    assert "thesis.tex" in refused(source, ".", *TIMM, "`force")
 
 
 def test_a_report_is_never_written_over_a_file(refused, source, tmp_path):

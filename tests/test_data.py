@@ -193,7 +193,7 @@ def test_unreadable_images_stop_the_run_or_are_left_out_and_counted(tmp_path, me
         cut(path)
     source = f"folder:{tmp_path}"
     text = refusal(source, channels=3, memory=memory)
-    assert "4 unreadable images" in text and "--data.skip-unreadable" in text and all(str(path) in text for path in bad)
+    assert "4 unreadable images" in text and "`data.skip_unreadable" in text and all(str(path) in text for path in bad)
     data = open_dataset(a_run(source, channels=3, memory=memory, skip_unreadable=True))
     left = [name for split in data.splits.values() for name in names(split)]
     assert len(left) == 2 * 8 + 2 * 3 - 4 and not {str(path) for path in bad} & set(left)

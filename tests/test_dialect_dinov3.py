@@ -94,7 +94,7 @@ def test_periods_are_powers_of_the_base_exact_or_in_bfloat16():
 def test_which_periods_a_file_has_is_asked_for_and_never_guessed(tmp_path):
     save_file(tensors(CONFIG), tmp_path / "meta.safetensors")
     path = str(tmp_path / "meta.safetensors")
-    with pytest.raises(MissingFields, match=r"rotary_periods, image; .*--set rotary_periods=\.\.\."):
+    with pytest.raises(MissingFields, match=r"rotary_periods, image; .*`fields rotary_periods=\.\.\."):
         read(path)
     with read(path, Options(sets={"image": 8, "rotary_periods": "bfloat16"})).source as source:
         assert source.path == path

@@ -92,7 +92,7 @@ def test_shapes_tell_all_but_what_has_no_shape(name):
     untold = UNTOLD.get(name) or UNTOLD[name.replace("flax-seq2seq@", "").removesuffix("@base")]
     assert resolve(layout, shapes(name, c), said(c, *untold), "a file").normal() == c.normal()
     for field in untold:
-        with pytest.raises(UserError, match=rf"cannot tell {field};.*--set {field}=\.\.\."):
+        with pytest.raises(UserError, match=rf"cannot tell {field};.*`fields {field}=\.\.\."):
             resolve(layout, shapes(name, c), said(c, *untold - {field}), "a file")
 
 

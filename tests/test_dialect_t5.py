@@ -105,7 +105,7 @@ def test_old_files_with_all_four_tables_and_those_without_shared_are_read():
 def test_two_tables_that_differ_where_one_is_expected_are_no_guess():
     _, state = tensors("t5", T5, {"lm_head.weight"})
     state["lm_head.weight"] = state["lm_head.weight"] + 1
-    with pytest.raises(UserError, match=r"--set tie=embeddings"):
+    with pytest.raises(UserError, match=r"`fields tie=embeddings"):
         rules.read(rules.narrow(LAYOUTS["t5"].rows(T5), state), state)
 
 
@@ -159,7 +159,7 @@ def test_gelu_is_that_of_erf_and_gated_gelu_that_of_tanh():
 def test_t5_has_no_usual_first_token():
     assert "decoder_start_token_id" not in LAYOUTS["t5"].read_side({"config.json": {}}).extra
     assert LAYOUTS["umt5"].read_side({"config.json": {}}).extra["decoder_start_token_id"] == 0
-    with pytest.raises(UserError, match="--set decoder_start_token_id="):
+    with pytest.raises(UserError, match="`fields decoder_start_token_id="):
         LAYOUTS["t5"].write_side(T5, Facts(extra={"pad_token_id": 0, "eos_token_id": 1}))
 
 

@@ -64,7 +64,7 @@ def test_side_files_state_the_whole_config():
     assert facts.extra == {**IDS, "generation": searched} and facts.preprocess["mean"] == [0.5] * 3
     names = {name: array.shape for name, array in tensors().items()}
     assert resolve(LAYOUT, names, [("its config.json", facts.config)], "x").normal() == CONFIG.normal()
-    with pytest.raises(UserError, match=r"x: its tensors cannot tell vit.image, .*--set vit.image=\.\.\."):
+    with pytest.raises(UserError, match=r"x: its tensors cannot tell vit.image, .*`fields vit.image=\.\.\."):
         resolve(LAYOUT, names, [], "x")
 
 

@@ -63,13 +63,13 @@ def test_of_several_sets_one_has_to_be_named(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(
         UserError,
-        match=r"several sets .*model\.safetensors .*old\.npz .*pytorch_model\.bin \(is a Git LFS pointer.*--file",
+        match=r"several sets .*model\.safetensors .*old\.npz .*pytorch_model\.bin \(is a Git LFS pointer.*`file",
     ):
         open_source(str(tmp_path))
     assert_read(tmp_path, {"a": SQUARE + 1}, "old.npz")
-    with pytest.raises(UserError, match=r"--file new\.npz is not there"):
+    with pytest.raises(UserError, match=r"`file new\.npz` is not there"):
         open_source(str(tmp_path), "new.npz")
-    with pytest.raises(UserError, match="--step 3 is not there"):
+    with pytest.raises(UserError, match="`step 3` is not there"):
         open_source(str(tmp_path), step=3)
 
 
@@ -121,7 +121,7 @@ def test_a_folder_without_weights_has_those_of_its_folders(tmp_path: Path) -> No
         ("checkpoint-9", 9),
     ]
     with pytest.raises(
-        UserError, match=r"several sets .*checkpoint-10/model\.safetensors .*checkpoint-9/model\.safetensors .*--file"
+        UserError, match=r"several sets .*checkpoint-10/model\.safetensors .*checkpoint-9/model\.safetensors .*`file"
     ):
         open_source(str(tmp_path))
     for name in ("checkpoint-9", "checkpoint-9/", "checkpoint-9/model.safetensors"):

@@ -141,7 +141,7 @@ def test_after_early_stopping_patience_begins_anew(monkeypatch, tmp_path):
 
 def test_more_steps_than_the_epochs_have_are_not_more_epochs_unless_it_overfits(folder, tmp_path, capsys):
     assert on(folder, fields={"max_steps": 2 * STEPS})["step"] == STEPS
-    assert f"train it on with --resume {folder} --epochs N" in capsys.readouterr().out
+    assert f"train it on with `resume {folder}` and `epochs N" in capsys.readouterr().out
     few = Run(tmp_path / "few")
     train(replace(CONSTANT, overfit_batches=1, max_steps=3), preset="digits", folder=few)
     assert on(few, fields={"max_steps": 6})["step"] == 6

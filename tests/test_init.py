@@ -275,7 +275,7 @@ def test_googles_npz_is_told_its_image(photos, capsys):
     config = replace(VIT, activation="gelu_tanh")
     rows = LAYOUTS["augreg@linen"].rows(config)
     np.savez("google.npz", **rules.write(rows, drawn(config)))
-    with pytest.raises(UserError, match=r"^init google.npz: its tensors cannot tell image; give --model.image ..., or"):
+    with pytest.raises(UserError, match=r"^init google.npz: its tensors cannot tell image; give `model.image ...`, or"):
         parsed(f"--init google.npz {SMALL}")
     _, found = begun(parsed(f"--init google.npz {SMALL} --model.image 32"))
     assert all(np.array_equal(found[name], x) for name, x in drawn(config).items())
@@ -306,7 +306,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         (
             "--init vit --model.no-query-bias --model.eps 1e-5 --model.image 64",
             "its model.image is 32, here it is 64, its model.eps is 1e-06, here it is 1e-05, its "
-            "model.query_bias is True, here it is False; give --model.eps 1e-06 --model.query-bias and add "
+            "model.query_bias is True, here it is False; give `model.eps 1e-06` and `model.query_bias True` and add "
             "--init-resize timm (or hf, dino, torchvision, google, flexi) to fit the weights to that",
         ),
         ("--init vit --model.image 30 --init-resize timm", "model.image 30x30 is not divisible by patch 8x8"),
@@ -439,7 +439,7 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
     with pytest.raises(UserError, match="its init vit has changed since it began; restore that, or start anew under"):
         begin(line)  # of a run that has saved nothing, the weights are needed
     told = inside("train", *shlex.split(line)).stderr
-    assert "its init vit has changed" in told and "--resume" not in told
+    assert "its init vit has changed" in told and "`resume" not in told
     save_file(tensors, "vit/model.safetensors")
     begin(line)
     save_step(folder)
@@ -450,7 +450,7 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
         told = inside("train", *shlex.split(line))
         assert told.returncode == 2 and told.stderr.count("\n") == 1
         said = (
-            "its model.depth is 1, here it is 2; give --model.depth 1; runs/finetune, which began from it, no longer "
+            "its model.depth is 1, here it is 2; give `model.depth 1`; runs/finetune, which began from it, no longer "
             "needs it"
             if other.depth == 1
             else "is no longer what runs/finetune began from"
@@ -466,7 +466,7 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
     assert told.returncode == 2 and told.stderr.count("\n") == 1
     assert "init vit: no such file, folder or run; runs/ holds finetune; " in told.stderr
     assert told.stderr.endswith(f"runs/finetune, which began from it, no longer needs it: go on with that by {go_on}\n")
-    assert "--resume" not in inside("train", *shlex.split(line), "--name", "other").stderr
+    assert "`resume" not in inside("train", *shlex.split(line), "`name", "other").stderr
     assert [path.name for path in Path("runs").iterdir()] == ["finetune"]
 
 
@@ -475,7 +475,7 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
     [
         ("--init vit --model.depth 6", "its model.depth is 2, here it is 6"),
         ("numbers --init vit --name finetune", "holds a ViT, and the run trains a Transformer"),
-        (f"--init bare.safetensors {STATED} --model.image 64", "correct --model.image"),
+        (f"--init bare.safetensors {STATED} --model.image 64", "correct `model.image"),
     ],
 )
 def test_an_error_that_weights_have_no_part_in_names_no_run(timm, inside, line, said):
@@ -483,7 +483,7 @@ def test_an_error_that_weights_have_no_part_in_names_no_run(timm, inside, line, 
     init = f"bare.safetensors {STATED}" if "bare" in line else "vit"
     save_step(begin(f"--init {init} {SMALL}"))
     told = inside("train", *shlex.split(line), "--data.source", "folder:photos").stderr
-    assert said in told and "--resume" not in told and told.count("\n") == 1
+    assert said in told and "`resume" not in told and told.count("\n") == 1
 
 
 # --------------------------------------------------------------------------- beside a config of another network
@@ -495,9 +495,9 @@ def test_a_config_of_another_network_is_one_sentence_and_its_remedies_are_follow
     line = "--config a.json --init vit"
     told = inside("train", *shlex.split(line))
     assert told.returncode == 2 and told.stderr == (
-        'vit-jax: error: --config a.json: its network is "ViT 64 x 4, 4 heads, 49 patches" and init vit holds '
+        'vit-jax: error: `config a.json`: its network is "ViT 64 x 4, 4 heads, 49 patches" and init vit holds '
         '"ViT 24 x 2, 4 heads, 16 patches"; to train the latter, give a copy of a.json without "model", '
-        'to train the former from random weights, give --init ""\n'
+        'to train the former from random weights, give `init ""\n'
     )
     run = parsed('--config a.json --init ""')
     assert (run.model, run.init) == (preset("mnist").run.model, "")
@@ -508,7 +508,7 @@ def test_a_config_of_another_network_is_one_sentence_and_its_remedies_are_follow
     # What the two have no other name for is said field by field.
     Path("c.json").write_text(json.dumps({"model": {"eps": 1e-5}}))
     told = inside("train", *shlex.split("--config c.json --init vit --data.source folder:photos"))
-    assert "init vit: its model.eps is 1e-06, here it is 1e-05; give --model.eps 1e-06" in told.stderr
+    assert "init vit: its model.eps is 1e-06, here it is 1e-05; give `model.eps 1e-06" in told.stderr
 
 
 def test_a_config_of_another_task_names_both_networks(timm, inside):

@@ -171,7 +171,7 @@ def test_an_embedding_is_no_class_whether_a_projection_makes_it_or_no_head(trans
         transformers.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size=16).save_pretrained(path)
         network = vit_jax.load(path)
         assert network.outputs == Outputs("embedding") and network.logits(photos).shape == (8, size)
-        with pytest.raises(UserError, match=r"no classes; .*--features FILE.npz"):
+        with pytest.raises(UserError, match=r"no classes; .*`features FILE.npz"):
             network.predict(photos)
         assert convert(path, tmp_path / f"{name}.safetensors")[0] == 0
         assert vit_jax.load(tmp_path / f"{name}.safetensors").outputs == Outputs("embedding")

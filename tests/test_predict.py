@@ -643,7 +643,7 @@ def test_what_else_predict_refuses_of_weights(converted, tmp_path):
         return str(error.value)
 
     converted("runs/digits", tmp_path / "a.pt", "--to", "timm")
-    assert "is not a run, so there are no `which` and `ema` to choose" in told(tmp_path / "a.pt", "--weights", "last")
+    assert "is not a run, so there are no `which` and `ema` to choose" in told(tmp_path / "a.pt", "`which", "last")
     (tmp_path / "a.pt.json").unlink()
     assert "--set heads=..." in told(
         tmp_path / "a.pt"

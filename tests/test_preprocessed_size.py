@@ -179,21 +179,21 @@ def test_the_encoder_of_a_captioner_takes_the_size_of_its_preprocessing(theirs):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--model.image 24", "its model.image is 28, here it is 24; add --init-resize timm"),
+        ("--model.image 24", "its model.image is 28, here it is 24; add `init_resize timm"),
         ("--model.image 18 --init-resize hf", "model.image 18x18 is not divisible by patch 4x4"),
-        ("--model.heads 4", "its model.heads is 2, here it is 4; give --model.heads 2"),
-        ("--model.pool cls", "its model.pool is cls_mean, here it is cls; give --model.pool cls_mean"),
-        ("--init turns --model.rotary none", "its model.rotary is axial, here it is none; give --model.rotary axial"),
+        ("--model.heads 4", "its model.heads is 2, here it is 4; give `model.heads 2"),
+        ("--model.pool cls", "its model.pool is cls_mean, here it is cls; give `model.pool cls_mean"),
+        ("--init turns --model.rotary none", "its model.rotary is axial, here it is none; give `model.rotary axial"),
         (
             "--init turns --model.rotary-base 7",
-            "its model.rotary_base is 100.0, here it is 7.0; give --model.rotary-base",
+            "its model.rotary_base is 100.0, here it is 7.0; give `model.rotary_base",
         ),
-        ("--init turns --model.image 24", "its model.image is 28, here it is 24; add --init-resize timm"),
+        ("--init turns --model.image 24", "its model.image is 28, here it is 24; add `init_resize timm"),
     ],
 )
 def test_what_contradicts_the_weights_is_refused_in_one_sentence(theirs, inside, flags, said):
     folder(theirs.parent / "turns", "huggingface-dinov3", DINOV3)
-    init = "" if "turns" in flags else "--init theirs"
+    init = "" if "turns" in flags else "`init theirs"
     done = inside(*shlex.split(f"train {init} --data.source digits --dry-run {flags}"), cwd=theirs.parent)
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 

@@ -231,7 +231,7 @@ def test_a_key_may_name_the_outer_wrapper():
     tree = {"state_dict": state("module."), "state_dict_ema": state("module.")}
     assert chosen(tree, "state_dict_ema")[:2] == ("state_dict_ema.module", set(NAMES))
     with pytest.raises(
-        UserError, match=r"--key ema names no set of weights; there is state_dict.module, state_dict_ema.module"
+        UserError, match=r"`key` ema names no set of weights; there is state_dict.module, state_dict_ema.module"
     ):
         chosen(tree, "ema")
 
