@@ -285,7 +285,7 @@ def test_a_place_that_may_not_be_written_is_refused_first(way, refused, monkeypa
 @pytest.mark.parametrize("more", [(), ("--seeds", 2), ("--dry-run",)])
 def test_a_name_is_that_of_one_folder_inside_dir(name, more, refused, place):
     inside = sorted(place.parent.rglob("*"))
-    refused(["train", *TINY, f"--name={name}", *more], "name is ", "give the name of one folder", "--dir says where")
+    refused(["train", *TINY, f"--name={name}", *more], "name is ", "give the name of one folder", "`dir` says where")
     assert sorted(place.parent.rglob("*")) == inside
 
 
@@ -355,7 +355,7 @@ def test_another_run_can_start_from_the_weights_of_one_that_may_not_change(refus
     refused(
         "train --resume digits --epochs 40 --optim.lr 0.5",
         "optim.lr 0.01 -> 0.5",
-        f"start a new run from its weights with {advice} in place of `resume digits",
+        f"start a new run from its weights with {advice} in place of --resume digits",
     )
     assert train_command.command([*advice.split(), "--epochs", "40", "--dry-run"]) == errors.DONE
     assert "dry run  40 epochs" in capsys.readouterr().out
@@ -383,13 +383,13 @@ def test_no_write_permission(number, place, refused, monkeypatch, tmp_path):
 def test_outputs_that_exist(place, refused):
     for name in ("out.csv", "out.png"):
         (place / name).write_text("mine")
-    refused("predict digits nothing.png --csv out.csv", "--csv out.csv: exists already", "--force")
-    refused("predict digits nothing.png --attention out.png", "--attention out.png: exists already", "--force")
+    refused("predict digits nothing.png --csv out.csv", "csv out.csv: exists already", "add `force True`")
+    refused("predict digits nothing.png --attention out.png", "attention out.png: exists already", "add `force True`")
     (place / "results").mkdir()
     (place / "results/mine.txt").write_text("mine")
-    refused("evaluate digits --report results", "--report results: holds files already", "--force")
-    refused("evaluate digits --report out.csv", "--report out.csv: is no folder; give the name of a new one")
-    refused("evaluate digits --report a/b/c", "--report a/b/c: it cannot be made or written there")
+    refused("evaluate digits --report results", "report results: holds files already", "add `force True`")
+    refused("evaluate digits --report out.csv", "report out.csv: is no folder; give the name of a new one")
+    refused("evaluate digits --report a/b/c", "report a/b/c: it cannot be made or written there")
 
 
 # ---------------------------------------------------------------------------- damaged checkpoints
@@ -418,7 +418,7 @@ def test_every_checkpoint_damaged(copied, refused):
     copied.summary_file.unlink()
     picture(Path("image.png"), 0)
     for command in ("evaluate copy", "predict copy image.png", "train --resume copy"):
-        refused(command, "copy: no checkpoint is valid", "checkpoint 40: ", "checkpoint 20: ", "--name")
+        refused(command, "copy: no checkpoint is valid", "checkpoint 40: ", "checkpoint 20: ", "under another `name`")
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_named(copied, capsys):
@@ -437,7 +437,8 @@ def test_the_best_weights_damaged(copied, refused, capsys):
     digest["notes"]["best"] = {"step": older, "accuracy": 1.0, "weights": "raw"}
     write_json(copied.digests / f"{newest}.json", {**digest, "digest": text_digest(digest)})
     spoil(copied, older)
-    refused("evaluate copy", "copy: the best weights cannot be used", f"checkpoint {older}", "--weights last")
+    says = ("copy: the best weights cannot be used", f"checkpoint {older}", "take the last with `which last`")
+    refused("evaluate copy", *says)
     assert evaluate.command(["copy", "--weights", "last"]) == 0
 
 
@@ -464,7 +465,7 @@ def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
         raise raised()
 
     monkeypatch.setattr("vit_jax.commands.train.train_with", train)
-    says = ("out of memory", "lower `batch", "more parts with `accumulate`", "`compute_dtype bfloat16`")
+    says = ("out of memory", "lower `batch", "more microbatches with `accumulate`", "`compute_dtype bfloat16`")
     refused(["train", *TINY], *says)
 
 

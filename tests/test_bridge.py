@@ -126,11 +126,11 @@ def test_load_takes_words_about_a_file_that_says_nothing(images):
     save_file(load_file("bare.safetensors"), "bare.safetensors")
     stated = dict(heads=2, eps=1e-6, activation="gelu", pool="cls", image=8)
     for options, says in (
-        ({}, r"give model=NAME, .*, or fields=\{'pool': \.\.\., .*'heads': \.\.\.\} .usual: pool=cls"),
-        ({"layout": "tmi"}, "^layout=tmi: there is no such layout; nearest: timm"),
-        ({"key": "ema", "fields": stated}, "key=ema names no set of weights; it holds one set, leave key out$"),
-        ({"fields": {"heads": (3, 4)}}, r"^fields=\{'heads': \(3, 4\)\}: give a whole number$"),
-        ({"which": "last"}, r"is not a run, so there are no .* to choose; leave them out"),
+        ({}, r"cannot tell .*heads; give `model NAME`, .*, or `fields pool=\.\.\. .*heads=\.\.\.` .usual: pool=cls"),
+        ({"layout": "tmi"}, "^layout tmi: there is no such layout; nearest: timm"),
+        ({"key": "ema", "fields": stated}, "key ema names no set of weights; it holds one set, leave `key` out$"),
+        ({"fields": {"heads": (3, 4)}}, r"^fields heads=\(3, 4\): give a whole number$"),
+        ({"which": "last"}, "is not a run, so there are no `which` and `ema` to choose; leave them out$"),
     ):
         with pytest.raises(vit_jax.UserError, match=says):
             vit_jax.load("bare.safetensors", **options)

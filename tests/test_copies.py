@@ -63,7 +63,7 @@ def test_classes_at_a_url_are_the_folders_on_disk_and_are_fetched_once(bucket, t
     [
         ("folder:s3://bucket/nothing", {}, "s3://bucket/nothing: holds nothing; check the path"),
         ("folder:ftp://host/pets", {}, "ftp:// is not known; give a folder, s3://BUCKET/PATH"),
-        ("folder:https://host/pets", {}, "a plain server lists no files; give s3:// or gs://, or write shards"),
+        ("folder:https://host/pets", {}, "lists no files; give s3:// or gs://, or tars of webdataset (wds:)"),
         ("folder:s3://other/pets", {}, "there is no bucket other"),
         ("folder:s3://bucket/pets", {"pets/cat/1.jpg": 403}, "pets/cat/1.jpg: access is denied: the permission"),
         ("folder:s3://bucket/pets", {"": 403}, "access is denied: the permission"),

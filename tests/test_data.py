@@ -235,7 +235,7 @@ def test_wide_pixels_are_told_with_their_range_and_refused_where_they_do_not_fit
     Image.new("L", (8, 8)).save(tmp_path / "set/a/6.png")
     text = refusal(source, memory=memory, range=(0.0, 4095.0))
     assert "6.png has pixels of 8 bits, from 0 to 255; give only images with more than 8 bits" in text
-    assert "leave `data.range out" in refusal("digits", range=(0.0, 16.0))
+    assert "leave `data.range` out" in refusal("digits", range=(0.0, 16.0))
 
 
 @pytest.mark.parametrize("dtype", ["uint16", ">u2", "int64", "float32", "float16", "int8"])

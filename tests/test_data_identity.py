@@ -162,7 +162,7 @@ def test_a_crop_that_loses_over_half_of_the_area_is_remarked_on_with_the_remedy(
         ).remarks
 
     assert remarks((40, 16)) == (  # 8 of 20 columns remain
-        "the centre crop leaves out 60% of the images' area; to show whole images, give `data.fit pad",
+        "the centre crop leaves out 60% of the images' area; to show whole images, give `data.fit pad`",
     )
     assert remarks((16, 36)) and not remarks((16, 32)) and not remarks((20, 14))
     assert remarks((14, 14), size=14)  # 8 of 14 rows and columns remain

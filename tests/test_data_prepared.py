@@ -57,11 +57,10 @@ def test_a_data_dir_of_another_level_is_told_and_nothing_fetched(name, tmp_path)
     assert len(open_dataset(a_run(name, image=(5, 6), dir=f"{tmp_path}/sets")).splits["test"]) == 6
     for inside in (f"/{name}", f"/{name}/1.0.0"):
         said = refusal(name, dir=f"{tmp_path}/sets{inside}")
-        assert (
-            said == f"data.dir {tmp_path}/sets{inside}: is the folder of the set {name}; give `data.dir {tmp_path}/sets"
-        )
+        given = f"data.dir {tmp_path}/sets{inside}"
+        assert said == f"{given}: is the folder of the set {name}; give `data.dir {tmp_path}/sets`"
     above = refusal(name, dir=str(tmp_path))
-    assert above == f"data.dir {tmp_path}: has {name} in sets/; give `data.dir {tmp_path}/sets"
+    assert above == f"data.dir {tmp_path}: has {name} in sets/; give `data.dir {tmp_path}/sets`"
     with pytest.raises(UserError, match="is the folder of the set"):  # and so does a dry run, which fetches nothing
         open_images(a_run(name, dir=f"{tmp_path}/sets/{name}").data, (5, 6), 1, fetch=False)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["sets"]
@@ -70,12 +69,12 @@ def test_a_data_dir_of_another_level_is_told_and_nothing_fetched(name, tmp_path)
 @pytest.mark.parametrize(
     ("source", "says"),
     {
-        "pets/1.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets:1.0.0",
-        "pets:3.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets",
-        "pets:train[:10%]": "is more than the name of a set; give `data.source` pets: train, validation and test are",
+        "pets/1.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets:1.0.0`",
+        "pets:3.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets`",
+        "pets:train[:10%]": "is more than the name of a set; give `data.source pets`: train, validation and test are",
         "pest": "nearest: pets, ",
         "mnits": "no such set; nearest: mnist, kmnist, emnist; give",
-        "mnist/3.0.1": "give `data.source` mnist to have it fetched",
+        "mnist/3.0.1": "give `data.source mnist` to have it fetched",
     }.items(),
 )
 def test_a_name_that_is_nearly_one_gets_advice_that_helps(source, says, tmp_path):

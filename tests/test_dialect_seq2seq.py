@@ -225,7 +225,7 @@ def test_a_config_json_of_another_size_is_refused():
 @pytest.mark.parametrize(
     ("extra", "why"),
     [
-        ({}, "--set pad_token_id=.* --set eos_token_id=.* --set decoder_start"),
+        ({}, "give `fields pad_token_id=.* eos_token_id=.* decoder_start_token_id=.*`, or `weights_only True`"),
         ({**EXTRA, "pad_token_id": 9}, "pad_token_id is 9"),
     ],
 )

@@ -133,7 +133,7 @@ def test_the_best_step_is_taken_with_the_weights_that_it_was_chosen_by(tmp_path,
 def test_a_run_without_an_average_gives_its_raw_weights(tmp_path):
     a_run(tmp_path / "run", best={"step": 4, "weights": "raw"})
     assert taken(tmp_path / "run") == (4, "raw") and taken(tmp_path / "run", step="last") == (9, "raw")
-    with pytest.raises(UserError, match="`key` ema names no set of weights; there is model"):
+    with pytest.raises(UserError, match="run: key ema names no set of weights; there is model"):
         read(str(tmp_path / "run"), Options(key="ema"))
     with pytest.raises(UserError, match="there is no step 5; it holds 9, 4"):
         open_run(tmp_path / "run", 5)
@@ -141,8 +141,8 @@ def test_a_run_without_an_average_gives_its_raw_weights(tmp_path):
 
 def test_a_resume_does_not_go_back_and_uses_take_the_best(tmp_path, convert):
     a_run(tmp_path / "run", ema=0.9, best={"step": 4, "weights": "raw"})
-    said = "step 4 (the best by validation, the last is 9), its raw weights (--key model)"
-    last = "step 9 (the last, the best by validation is 4), its raw weights (--key model)"
+    said = "step 4 (the best by validation, the last is 9), its raw weights (`key model`)"
+    last = "step 9 (the last, the best by validation is 4), its raw weights (`key model`)"
     for target, flags, expected in (
         ("a.safetensors", (), said), ("b.pt", ("--to", "torch-ref", "--weights-only"), said), ("c", (), last),
         ("d.pt", ("--to", "torch-ref"), last), ("e", ("--weights-only",), said), ("f", ("--step", "best"), said),
@@ -180,11 +180,11 @@ def test_verify_compares_the_step_and_the_weights_that_the_target_says_it_was_ma
             return (a.source.step, a.label), (b.source.step, b.label)
 
     for target in ("c", "x.pt"):  # the last step's raw weights; the run's own are the best step's averaged ones
-        assert convert(run.path, tmp_path / target, "`to", "torch-ref" if target == "x.pt" else "vit-jax")[0] == 0
+        assert convert(run.path, tmp_path / target, "--to", "torch-ref" if target == "x.pt" else "vit-jax")[0] == 0
         assert compared(target) == ((9, "model"), (9, "model"))
         assert compared(target, step=4) == ((4, "ema"), (9, "ema"))
     code, out, _ = convert(run.path, tmp_path / "a.safetensors", "--verify")
-    said = "step 4 (the best by validation, the last is 9), its averaged weights (--key ema)"
+    said = "step 4 (the best by validation, the last is 9), its averaged weights (`key ema`)"
     assert code == 0 and f"A         {run.path}: vit-jax@vit, {said}" in out
     assert json.loads((tmp_path / "a.safetensors.certificate.json").read_text())["source"]["weights"] == said
     shutil.rmtree(run.checkpoints / "9")

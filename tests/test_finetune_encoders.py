@@ -188,14 +188,14 @@ def begun(written, layout, **fields):
     [
         ("huggingface-siglip", {}, "with `model.pool mean` it could go back to huggingface-siglip, the layout of its "
          "weights; as it is it cannot: pool is 'map' and classes 10, but its classifier takes the mean of the tokens "
-         "(pool 'mean'); choose a layout that holds it (--to timm, --to big-vision), or leave its head out with "
-         "--adapt head=drop"),
+         "(pool 'mean'); choose a layout that holds it (`to timm`, `to big-vision`), or leave its head "
+         "out with `adapt head=drop`"),
         ("huggingface-siglip", {"pool": "mean"}, "the head is new, with pool mean in place of map"),
         ("huggingface-dinov2", {}, "with `model.pool cls_mean` it could go back to huggingface-dinov2@v4, the layout "),
         ("huggingface-dinov2", {"pool": "cls_mean"}, "the head is new, with pool cls_mean in place of cls"),
         ("huggingface-dinov3", {}, "the head is new it cannot go back to huggingface-dinov3, the layout of its "
-         "weights: classes is 10, but the layout has only 0; choose a layout that holds it (--to timm-eva), or leave "
-         "its head out with --adapt head=drop"),
+         "weights: classes is 10, but the layout has only 0; choose a layout that holds it (`to timm-eva`), or leave "
+         "its head out with `adapt head=drop`"),
         ("huggingface-clip", {}, "with `model.head_bias False` it could go back to huggingface-clip, "),
         ("huggingface-clip", {"head_bias": False}, "the head is new, with head_bias False in place of True"),
     ],
@@ -209,12 +209,10 @@ def test_a_new_head_that_the_layout_cannot_hold_is_told_before_training(written,
 
 
 def test_a_new_head_has_no_pool_that_the_weights_lack(written):
-    with pytest.raises(
-        UserError, match=r"its model.pool is cls, here it is map; give fields=\{'model\.pool': 'cls'\}$"
-    ):
+    with pytest.raises(UserError, match=r"its model\.pool is cls, here it is map; give `model\.pool cls`$"):
         begun(written, "huggingface-dinov2", pool="map")
     with pytest.raises(
         UserError,
-        match=r"its model.pool is map, here it is mean; give fields=\{'model\.pool': 'map'\}, or add fields=\{'new",
+        match=r"its model\.pool is map, here it is mean; give `model\.pool map`, or add `new_head True` to start ",
     ):
         begun(written, "huggingface-siglip", pool="mean", new_head=False, classes=0)

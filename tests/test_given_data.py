@@ -335,7 +335,7 @@ FLOATS, NAMES = IMAGES / np.float32(255), np.array(["a", "b", "c"])
 WRONG = {
     "floats of 0 to 1": (
         (FLOATS, LABELS),
-        r"images of train is float32 and .*give fields=\{'data.range': \(0.0, 1.0\)\}, or store .*\(images \* 255\)",
+        r"images of train is float32 and .*give `data\.range 0 1`, or store .*\(images \* 255\)",
     ),
     "normalised": ((FLOATS - 0.5, LABELS), "is float32 and .*, or store pixels as uint8, without normalisation"),
     "channels first": ((np.zeros((96, 3, 8, 8), np.uint8), LABELS), r"images.transpose\(0, 2, 3, 1\)"),

@@ -176,13 +176,14 @@ def test_arguments_that_do_not_go_together_are_named(folder, tmp_path, monkeypat
     one_way = "is gone; a run trains on in one way, as if so many epochs had been given at first: "
     for options, said in (
         ({"run": TINY, "resume": folder}, "run: is given, and so is resume"),
-        ({"run": TINY, "epochs": 9}, "epochs: is 9, and is for a run to resume"),
         ({"resume": folder, "epochs": 6, "continue_": "again"}, f"continue_ {one_way}"),
         ({"resume": folder, "fields": {"epoch": 9}}, "epoch is no field; here it is epochs"),
         ({"resume": "gone"}, "gone: no such folder or run"),
     ):
         with pytest.raises(UserError, match=said):
             train(**options)
+    new = train(TINY, preset="digits", epochs=1)  # a run that begins takes epochs too
+    assert new["step"] == EPOCH and Run(new["folder"]).config().epochs == 1
     with pytest.raises(UserError, match=f"continue_ {one_way}"):
         vit_jax.steps(resume=folder, continue_="again")
     with pytest.raises(TypeError, match="there is no argument 'epoch'"):
@@ -217,7 +218,7 @@ def test_a_run_that_an_older_version_trained_on_is_read_and_goes_on_where_its_ra
     source = open_run(folder.path, training=True)
     assert ("optimizer" in source.tree) == (way == "extended")
     if way != "extended":
-        assert f"its learning rate goes on as --continue {way} had it" in source.skipped[0]
+        assert f"its learning rate goes on as continue {way} had it" in source.skipped[0]
     folder.summary_file.unlink()
     if way == "extended":
         assert on(folder)["step"] == STEPS

@@ -307,7 +307,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
             "--init vit --model.no-query-bias --model.eps 1e-5 --model.image 64",
             "its model.image is 32, here it is 64, its model.eps is 1e-06, here it is 1e-05, its "
             "model.query_bias is True, here it is False; give `model.eps 1e-06` and `model.query_bias True` and add "
-            "--init-resize timm (or hf, dino, torchvision, google, flexi) to fit the weights to that",
+            "`init_resize timm` (or hf, dino, torchvision, google, flexi) to fit the weights to that",
         ),
         ("--init vit --model.image 30 --init-resize timm", "model.image 30x30 is not divisible by patch 8x8"),
         ("--init vit --model.image 32 64 --init-resize google", "google resamples only square grids, and the new"),
@@ -335,7 +335,8 @@ def test_what_weights_cannot_follow_is_refused_in_a_sentence_before_the_data_is_
 def test_a_run_in_python_that_is_not_filled_in_is_refused(timm):
     run = replace(preset("finetune").run, init="vit")
     with pytest.raises(
-        UserError, match=r"^init vit: its model.image is 32, here it is 224, .*; give fields={'model.patch': 8,"
+        UserError,
+        match=r"^init vit: its model\.image is 32, here it is 224, .*; give `model\.patch 8` and `model\.width 24`",
     ):
         train(replace_fields(run, {"data.source": "folder:nowhere"}))
     assert not Path("runs").exists()
@@ -432,7 +433,7 @@ def save_step(folder):
 
 
 def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside):
-    line, go_on = f"--init vit {SMALL} --model.depth 2", "--resume runs/finetune"
+    line, go_on = f"--init vit {SMALL} --model.depth 2", "`resume runs/finetune`"
     folder = begin(line)
     tensors = load_file("vit/model.safetensors")
     save_file({**tensors, "norm.weight": tensors["norm.weight"] + 1}, "vit/model.safetensors")
@@ -466,7 +467,7 @@ def test_weights_that_changed_or_are_gone_leave_their_run_to_resume(timm, inside
     assert told.returncode == 2 and told.stderr.count("\n") == 1
     assert "init vit: no such file, folder or run; runs/ holds finetune; " in told.stderr
     assert told.stderr.endswith(f"runs/finetune, which began from it, no longer needs it: go on with that by {go_on}\n")
-    assert "`resume" not in inside("train", *shlex.split(line), "`name", "other").stderr
+    assert "`resume" not in inside("train", *shlex.split(line), "--name", "other").stderr
     assert [path.name for path in Path("runs").iterdir()] == ["finetune"]
 
 
@@ -495,9 +496,9 @@ def test_a_config_of_another_network_is_one_sentence_and_its_remedies_are_follow
     line = "--config a.json --init vit"
     told = inside("train", *shlex.split(line))
     assert told.returncode == 2 and told.stderr == (
-        'vit-jax: error: `config a.json`: its network is "ViT 64 x 4, 4 heads, 49 patches" and init vit holds '
+        'vit-jax: error: --config a.json: its network is "ViT 64 x 4, 4 heads, 49 patches" and init vit holds '
         '"ViT 24 x 2, 4 heads, 16 patches"; to train the latter, give a copy of a.json without "model", '
-        'to train the former from random weights, give `init ""\n'
+        'to train the former from random weights, give --init ""\n'
     )
     run = parsed('--config a.json --init ""')
     assert (run.model, run.init) == (preset("mnist").run.model, "")
@@ -566,7 +567,7 @@ def test_other_class_names_of_equal_number_need_a_new_head(tmp_path, rewrite_rec
     trained("first", source=first)
     with pytest.raises(
         UserError,
-        match=r"^init first: its class 0 is 'a0' and here it is 'b0'; add fields=\{'new_head': True\} to start with a ",
+        match=r"^init first: its class 0 is 'a0' and here it is 'b0'; add `new_head True` to start with a new head$",
     ):
         trained("second", source=second, init="first")
     assert not (tmp_path / "runs" / "second").exists()
@@ -574,7 +575,7 @@ def test_other_class_names_of_equal_number_need_a_new_head(tmp_path, rewrite_rec
     assert begins("third", source=first, init="first", seed=1)
     export("runs/first", "first.safetensors")
     with pytest.raises(
-        UserError, match=r"^init first.safetensors: its class 0 is 'a0' and here it is 'b0'; add fields=\{'new_head'"
+        UserError, match=r"^init first\.safetensors: its class 0 is 'a0' and here it is 'b0'; add `new_head True` to "
     ):
         trained("second again", source=second, init="first.safetensors")
     assert begins("third again", source=first, init="first.safetensors")

@@ -119,13 +119,13 @@ def test_languages_that_nothing_states_are_asked_for_by_their_flags(speaking):
     name, folder = speaking
     state(folder, src_lang=None, tgt_lang=None, target_lang=None)
     source, target = OTHER[name]
-    with pytest.raises(UserError, match=r"give .*--data\.target-language.*there are \w+, \w+, ") as error:
+    with pytest.raises(UserError, match=r"give .*`data\.target_language`.*there are \w+, \w+, ") as error:
         opened(folder)[0].encode("x")
     assert len(str(error.value)) < 500 and ("`data.source_language" in str(error.value)) == bool(source)
     if source:
         for given, missing in (((source, ""), "target"), (("", target), "source")):
             with pytest.raises(
-                UserError, match=rf"language of its {missing}s; give --data\.{missing}-language .in Pyth"
+                UserError, match=rf"language of its {missing}s; give `data\.{missing}_language`: there are "
             ):
                 opened(folder, given)
     with pytest.raises(UserError, match=r"^data\.target_language is klingon, which is no language of its tokenizer"):

@@ -365,7 +365,7 @@ def test_the_layout_s_own_code_goes_before_a_model_s_name():
         resolve(layout, names, [(f"{NAMED} vit`", fields(config) | {"activation": "gelu"})], "file").activation
         == "gelu_tanh"
     )
-    with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by `model` vit; correct `model vit"):
+    with pytest.raises(UserError, match=r"width is 12 by its shapes but 16 by `model vit`; correct `model vit`$"):
         resolve(layout, names, [(f"{NAMED} vit`", fields(config) | {"width": 16})], "file")
 
 
@@ -405,5 +405,5 @@ def test_a_library_with_several_layouts_stands_for_the_one_that_holds_a_network(
         assert target_layout(name, theirs).dialect == dialect
     plain = next(config for config in some("timm") if not LAYOUTS["timm-eva"].cannot(config))
     assert target_layout("timm", plain) is LAYOUTS["timm"]
-    with pytest.raises(UserError, match=r"^to hf: none of its layouts of a Transformer .* `to` marian, `to` bart, "):
+    with pytest.raises(UserError, match=r"^to hf: none of its layouts of a Transformer .* `to marian`, `to bart`, "):
         target_layout("hf", some("torch-transformer")[0])

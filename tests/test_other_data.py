@@ -123,7 +123,7 @@ def test_splits_of_other_data(tmp_path, capsys):
     with pytest.raises(UserError, match=r"there is no split 'train'; .* has validation, test; choose one of them"):
         vit_jax.evaluate("digits", "train", source=source)
     flat = folder(tmp_path, "flat", range(20))
-    with pytest.raises(UserError, match="has no splits; leave split out to take all its images"):
+    with pytest.raises(UserError, match="has no splits; leave `split` out to take all its images"):
         vit_jax.evaluate("digits", "test", source=flat)
 
 
@@ -212,9 +212,11 @@ def test_what_else_is_refused(tmp_path):
     Image.new("L", (8, 8)).save(tmp_path / "flat" / "x.png")
     with pytest.raises(UserError, match="holds no class folders"):
         vit_jax.evaluate("digits", source=f"folder:{tmp_path / 'flat'}")
-    with pytest.raises(UserError, match=r"hf: no run here, and weights alone.*source='folder:PATH'"):
+    with pytest.raises(
+        UserError, match=r"hf: no run here, and weights alone.*; name the data .* as in `data.source folder:PATH`"
+    ):
         vit_jax.evaluate("hf")
-    with pytest.raises(UserError, match="there are no which and ema to choose"):
+    with pytest.raises(UserError, match="there are no `which` and `ema` to choose; leave them out"):
         vit_jax.evaluate("hf", which="last", source="digits")
     broken = folder(tmp_path, "broken", range(3))
     next((tmp_path / "broken").rglob("*.png")).write_bytes(b"no image")

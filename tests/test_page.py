@@ -147,7 +147,7 @@ REFUSED = {
         {},
         {},
         {},
-        "runs the network by onnxruntime-web, .*npm install.*give onnxruntime_web=node_modules",
+        "runs the network by onnxruntime-web, .*run `npm install .*give `onnxruntime_web node_modules`$",
     ),
     "not there": ({}, {}, {"onnxruntime_web": "nowhere"}, "there is no ort.wasm.bundle.min.mjs"),
     "of weights": ({}, {}, {"path": "x.onnx", "onnxruntime_web": "y"}, "x.onnx does not contain it; give X.html"),

@@ -185,13 +185,13 @@ def test_the_mean_of_the_last_checkpoints_is_numpys_over_what_was_saved(capsys, 
 
 def test_a_mean_of_more_checkpoints_than_are_kept_is_refused(tmp_path, capsys):
     folder = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
-    says = r"run: weights is mean:9, but only 2 of its last checkpoints are there; .* mean:2, or train with `keep 9$"
+    says = r"run: `which` is mean:9, but only 2 of its last checkpoints are there; .* mean:2, or train with `keep 9`$"
     with pytest.raises(vit_jax.UserError, match=says):
         evaluate.command([str(folder), "--weights", "mean:9"])
     with pytest.raises(vit_jax.UserError, match=r"^ema is True, but mean:2 is the mean of the weights themselves"):
         vit_jax.load(folder.path, "mean:2", ema=True)
     for which in ("mean:0", "mean:", "mean:x", "mean:-1"):
-        with pytest.raises(vit_jax.UserError, match=rf"^weights is '{which}': choose best, last, or mean:K"):
+        with pytest.raises(vit_jax.UserError, match=rf"^which is '{which}': choose best, last, or mean:K"):
             predict.command([str(folder), "x.png", "--weights", which])
 
 
@@ -389,7 +389,7 @@ def test_a_network_that_generates_nothing_has_no_search():
     for door in (predict, evaluate):
         with pytest.raises(UserError, match=r"beam is 5, but this network generates nothing, so .*: leave it out"):
             door.command(["runs/digits", *([files()[0]] if door is predict else []), "--beam", "5"])
-    with pytest.raises(UserError, match=r"top_k is 5, .*: the number of classes is top, so set that to 5$"):
+    with pytest.raises(UserError, match=r"^top_k is 5, .*: the number of classes is `top`, so give `top 5`$"):
         predict.command(["runs/digits", files()[0], "--top-k", "5"])
 
 
@@ -643,7 +643,7 @@ def test_what_else_predict_refuses_of_weights(converted, tmp_path):
         return str(error.value)
 
     converted("runs/digits", tmp_path / "a.pt", "--to", "timm")
-    assert "is not a run, so there are no `which` and `ema` to choose" in told(tmp_path / "a.pt", "`which", "last")
+    assert "is not a run, so there are no `which` and `ema` to choose" in told(tmp_path / "a.pt", "--weights", "last")
     (tmp_path / "a.pt.json").unlink()
     assert "--set heads=..." in told(
         tmp_path / "a.pt"

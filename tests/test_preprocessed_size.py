@@ -193,7 +193,7 @@ def test_the_encoder_of_a_captioner_takes_the_size_of_its_preprocessing(theirs):
 )
 def test_what_contradicts_the_weights_is_refused_in_one_sentence(theirs, inside, flags, said):
     folder(theirs.parent / "turns", "huggingface-dinov3", DINOV3)
-    init = "" if "turns" in flags else "`init theirs"
+    init = "" if "turns" in flags else "--init theirs"
     done = inside(*shlex.split(f"train {init} --data.source digits --dry-run {flags}"), cwd=theirs.parent)
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 

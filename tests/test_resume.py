@@ -1085,7 +1085,7 @@ def test_weights_that_are_not_finite_are_never_saved(folder, monkeypatch, capsys
     assert run_command(lambda: bool(go(folder)) * 0) == 3
     assert capsys.readouterr().err == (
         f"vit-jax: the norm of the weights is nan at step {step}; {kept} in {folder}; "
-        "try a lower `optim.lr` (now 0.01), a longer `optim.warmup`, or `optim.clip 1` under another --name\n"
+        "try a lower `optim.lr` (now 0.01), a longer `optim.warmup`, or `optim.clip 1` under another `name`\n"
     )
     assert folder.complete_steps()[:1] == ([last] if last else [])
 

@@ -271,7 +271,8 @@ def test_a_list_may_have_urls_and_lie_in_the_store(tmp_path):
             assert find_shards("", pattern, where).short == ["d/1.tar", "e/2.tar"]
         assert find_shards("", "s3://bucket/d/near.list", "").short == ["1.tar"]
         assert open_dataset(a_run(f"wds:{urls}", validation=0, test=0)).sizes == {"classes": 2}
-        for pattern, said in (("none.txt", r"s3://bucket/none\.txt: is not there"), ("other.txt", "of several places")):
+        several = "^data.source: names shards in several stores, such as s3://bucket; give those of one$"
+        for pattern, said in (("none.txt", r"s3://bucket/none\.txt: is not there"), ("other.txt", several)):
             with pytest.raises(UserError, match=said):
                 find_shards("data.source", pattern, "s3://bucket")
 
@@ -423,7 +424,7 @@ def test_pairs_of_texts_may_be_in_shards(tmp_path):
 
 
 @pytest.mark.parametrize("opened", [
-    lambda: open_dataset(a_run("mds:x/*.mds")), lambda: sources_of("image", ["mds:x/*.mds"], "", print),
+    lambda: open_dataset(a_run("mds:x/*.mds")), lambda: sources_of("pixels", ["mds:x/*.mds"], "", print),
     lambda: open_captions(CaptionData(source="mds:x/*.mds"), 8, 1, (4, 4)),
 ])  # fmt: skip
 def test_mds_is_refused_with_what_to_write_instead(opened):

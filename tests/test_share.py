@@ -175,7 +175,7 @@ def test_the_evaluate_door_of_python_takes_shares_too(place, tmp_path):
     joined([str(tmp_path / "1.npz"), str(tmp_path / "2.npz")], tmp_path / "all.npz")
     again = vit_jax.evaluate("run", batch=50, joined=tmp_path / "all.npz")[1]
     assert again.metrics == whole.metrics and np.array_equal(again.predicted, whole.predicted)
-    with pytest.raises(UserError, match=r"outputs='run/plots/1\.npz': is of the run run; choose another name"):
+    with pytest.raises(UserError, match=r"^outputs run/plots/1\.npz: is of the run run; choose another name"):
         vit_jax.evaluate("run", batch=50, share="1/2", outputs="run/plots/1.npz")
 
 
@@ -215,8 +215,10 @@ def test_gaps_doubles_and_foreign_shares_are_refused_and_nothing_is_written(plac
         assert to.read_text() == "mine" and len(found.splitlines()) == 1
         return found
 
-    assert f"--to {b}: is what the command reads" in told(*files, "--to", b, "`force", command=join.command)
-    assert "exists already; add `force" in said(*files, force="`force False")
+    assert f"to {b}: is what the command reads; choose another name" in told(
+        *files, "--to", b, "--force", command=join.command
+    )
+    assert "exists already; add `force`" in said(*files, force="--no-force")
     assert "rows 2 to 5 of 10 are in none of these files" in said(a, c)
     assert "rows 0 to 1 of 10" in said(c, b) and "rows 6 to 9 of 10" in said(b, a)
     again = said(*files, b)

@@ -185,7 +185,7 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
         shapes.add(query.shape)
         return real(self, query, *arguments, **others)
 
-    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: with_lowering(network, run, H100))
+    monkeypatch.setattr(step, "with_lowering", lambda network, run, _: with_lowering(network, run, H100))
     monkeypatch.setattr(vit, "needs_even", lambda *_: True)
     monkeypatch.setattr(Attention, "attend", attend)
     for name, x in trained(run).items():
@@ -196,7 +196,8 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
 @pytest.mark.parametrize("name", ["ViT", pytest.param("Transformer", marks=pytest.mark.slow)])
 def test_a_step_for_a_tpu_has_the_same_numbers(name, monkeypatch):
     """In float64, with heads as an axis of products, and patches that are projected by a convolution."""
-    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: with_lowering(network, run, read_target("v5e:2x2")))
+    target = read_target("v5e:2x2")
+    monkeypatch.setattr(step, "with_lowering", lambda network, run, _: with_lowering(network, run, target))
     expected = plain(name)
     for each, x in trained(RUNS[name]).items():
         np.testing.assert_allclose(x, expected[each], rtol=0, atol=1e-12, err_msg=each)
@@ -212,7 +213,7 @@ def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(how, monke
         return real(mlp, x, **more)
 
     monkeypatch.setattr(Mlp, "__call__", call)
-    monkeypatch.setattr(step, "as_chosen", lambda network, run, _: with_lowering(network, run, H100))
+    monkeypatch.setattr(step, "with_lowering", lambda network, run, _: with_lowering(network, run, H100))
     for cast in (stack.cast_together, lambda *_: None):
         monkeypatch.setattr(stack, "cast_together", cast)
         engine, tree = engine_of(replace(run, compute_dtype="bfloat16"), "float32")

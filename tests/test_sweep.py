@@ -63,7 +63,7 @@ def trained(monkeypatch):
 
     def stand_in(run, **_):
         where = mirror.join(run.dir, run.name)
-        with (folder := runs.Run(mirror.here(where))).writing():
+        with (folder := runs.Run(mirror.local_copy(where))).writing():
             preprocess = {"image": [8, 8], "channels": 1, "fit": "crop", "size": 0, "interpolation": "bilinear"}
             preprocess |= {"background": 255, "mean": [0.3], "std": [0.4]}
             names = [str(k) for k in range(10)]
@@ -380,7 +380,7 @@ def test_sweeps_and_groups_in_a_store_go_on_elsewhere(trained, monkeypatch, tmp_
         sum_up(inside, [each.summary() for each in inside])
         assert {"runs/run-sweep/trial-2/summary.json"} <= bucket.objects.keys()
         on_machine("d")
-        assert runs.Run(mirror.here(f"{url}/trial-2")).summary()["seeds"] == [0, 1]
+        assert runs.Run(mirror.local_copy(f"{url}/trial-2")).summary()["seeds"] == [0, 1]
         with pytest.raises(UserError, match="a plain server is only read"):
             vit_jax.sweep(replace(run, dir="https://host/runs"), {"optim.lr": [1e-3]})
     assert not any("s3:" in path.name for path in tmp_path.rglob("*")) and not Path("runs").exists()

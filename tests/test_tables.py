@@ -176,11 +176,11 @@ def test_json_lines_hold_what_a_csv_file_holds_and_lists(root):
     [
         # which columns
         (rows("image,id,label", ("1,a",)), {}, "image and id may all name the images; give the column of the files"),
-        (rows("picture,label", ("a",)), {}, "--data.file-column picture"),
+        (rows("picture,label", ("a",)), {}, "`data.file_column picture`"),
         ("i0.png,a\ni1.png,b\n", {}, "write the names of the columns into its first line"),
         (rows("image,age,MEL,NV", ("30,1,1", "40,0,1")), {},
          "which columns are the labels? age (30, 40), MEL (1, 0), NV (1); give one or several, such as "
-         "--data.labels MEL NV"),
+         "`data.labels MEL NV`"),
         (rows("image,label", ("a", "b")), {"group": "patiemt"}, "data.group is patiemt"),
         (rows("image,label", ("a", "b")), {"labels": ("image",)}, "so is data.file_column"),
         # which kind

@@ -62,7 +62,7 @@ def test_arrays_of_labels_are_of_one_kind(labels, target, kind):
             "all are whole numbers; say what they are: `data.target class` .* or `data.target number",
         ),
         ([True, False, True], "", "`data.target class` .* or `data.target set"),
-        ([[1, 5], [0, 0], [1, 0]], "", "has 2 whole numbers in a row; say what they are: --data.target number"),
+        ([[1, 5], [0, 0], [1, 0]], "", "has 2 whole numbers in a row; say what they are: `data.target number`"),
         ([[1, 5], [0, 0], [1, 0]], "set", "has 5 in row 0, column 1; give 1 where a label is there"),
         ([[1, -1], [-1, -1], [1, 1]], "", "of -1 and 1 without any 0"),
         ([[1, 1], [0, 0], [1, 0]], "class", "one class an image, or one 1 in each row"),
@@ -197,7 +197,7 @@ def test_a_start_from_outputs_of_another_kind_needs_a_new_head(trained, tmp_path
     other = {"set": OF["number"][0][:, [0, 1, 1]], "class": np.repeat(BITS, 3, 1)[:, :8], "number": BITS[:, :2]}
     for kind, given in other.items():
         run = a_run(tmp_path, kind, epochs=1, init=str(trained(kind)[0]), max_steps=1)
-        with pytest.raises(UserError, match=r"its outputs are .*, and here they are .*; add fields=.*new_head"):
+        with pytest.raises(UserError, match=r"its outputs are .*, and here they are .*; add `new_head True` to start"):
             vit_jax.train(run, data=(IMAGES, given))
     sets = [{"kind": "set", "names": names} for names in (["a", "b"], ["a", "c"])]
     assert "its label 1 is 'b' and here it is 'c'" in ClassifySpec.metadata["outputs"].conflict(*sets)
@@ -267,10 +267,10 @@ def test_a_batch_has_numbers_normalised_by_the_training_part_and_labels_that_non
 def test_very_uneven_classes_and_labels_are_remarked_on_unless_something_evens_them_out():
     few = np.repeat([0, 1], [140, 10])
     rare = np.stack([few, 1 - few, few * 0 + 1], 1)
-    for labels, flags in ((few, "--loss.prior, or"), (rare, "--loss.class-weights balanced")):
+    for labels, fields in ((few, "`loss.prior True`, or with"), (rare, "with `loss.class_weights balanced`")):
         remarks = Classify.open_data(a_run(".", "x"), Given((IMAGES[:150], labels))).remarks
         said = next(remark for remark in remarks if "learns to neglect" in remark)
-        assert "and only 7 of the" in said and flags in said
+        assert "and only 7 of the" in said and fields in said
     for name, value in (("prior", True), ("class_weights", "effective"), ("focal", 2.0)):
         data = Classify.open_data(a_run(".", "x", **{f"loss.{name}": value}), Given((IMAGES[:150], few)))
         assert not any("neglect" in remark for remark in data.remarks)

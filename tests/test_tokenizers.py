@@ -445,7 +445,9 @@ def test_a_run_with_a_tokenizer_is_used_as_any_other(run, tmp_path, capsys):
 
 def test_a_network_of_another_size_is_refused():
     run = replace(TINY, model=replace(TINY.model, outputs=700, target_vocabulary=700, source_vocabulary=700))
-    with pytest.raises(UserError, match=r"model.source_vocabulary is 700 but .* has \d+ ids: give --model.source"):
+    with pytest.raises(
+        UserError, match=r"model.source_vocabulary is 700 but .* has \d+ ids: give `model.source_vocabulary 0`"
+    ):
         task_class("translate").open_data(run, Given(PAIRS))
 
 
@@ -562,7 +564,9 @@ def test_a_network_without_a_head_is_told_so_with_a_tokenizer_beside_it_and_with
     for files in ({}, tokenizer.files):
         for name, content in files.items():
             (tmp_path / "folder" / name).write_bytes(content)
-        with pytest.raises(UserError, match=r"without a head, which writes no texts; .* with fields=.*new_head"):
+        with pytest.raises(
+            UserError, match=r"without a head, which writes no texts; .* with `init .*folder.*` and `new_head True`;"
+        ):
             vit_jax.predict(tmp_path / "folder", "a b")
 
 

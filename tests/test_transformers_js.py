@@ -161,7 +161,7 @@ def test_smaller_weights_are_those_of_a_program_by_the_names_of_the_library(digi
 
 
 REFUSED = {
-    "unprepared": ({}, {}, {}, "does not state the mean and std of its images.*has to prepare them; give fields="),
+    "unprepared": ({}, {}, {}, "does not state the mean and std of its images.*has to prepare them; give `fields mean=... std=...`"),
     "no head": ({"classes": 0}, {}, {}, "has no classes"),
     "sets": ({}, {"target": "set"}, {}, "its outputs are sets of labels.*; write X.onnx"),
     "numbers": ({"classes": 1}, {"target": "number"}, {}, "its outputs are numbers.*; write X.onnx"),
@@ -171,7 +171,7 @@ REFUSED = {
     "a file": ({}, {}, {"path": "x.pt"}, "x.pt: is the name of a file"),
     "another dtype": ({}, {}, {"dtype": "float16"}, "computes in float32"),
     "int8 of no data": ({}, {}, {"weights": ["float16", "int8"]}, "so there are no images to calibrate by"),
-    "weights named twice": ({}, {}, {"weights": ["int8", "int8"]}, "^weights=int8,int8: .*; give one of them"),
+    "weights named twice": ({}, {}, {"weights": ["int8", "int8"]}, "^weights int8,int8: .*; give one of them"),
 }  # fmt: skip
 
 

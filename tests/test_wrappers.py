@@ -231,7 +231,7 @@ def test_a_key_may_name_the_outer_wrapper():
     tree = {"state_dict": state("module."), "state_dict_ema": state("module.")}
     assert chosen(tree, "state_dict_ema")[:2] == ("state_dict_ema.module", set(NAMES))
     with pytest.raises(
-        UserError, match=r"`key` ema names no set of weights; there is state_dict.module, state_dict_ema.module"
+        UserError, match=r"run\.pt: key ema names no set of weights; there is state_dict.module, state_dict_ema.module"
     ):
         chosen(tree, "ema")
 
@@ -249,9 +249,11 @@ def test_a_key_may_name_the_outer_wrapper():
 def test_a_key_may_be_any_path_and_is_told_where_no_wrapper_is_known(tree, key):
     source = Source("run.pt", "torch", tree)
     assert not known(choose(source, known)[1])
-    assert hint(source, known) == f"its weights lie under {key}; add `key {key}"
+    assert hint(source, known) == f"its weights lie under {key}; add `key {key}`"
     assert chosen(tree, key)[:2] == (key, set(NAMES))
-    with pytest.raises(UserError, match=f"key other names no set of weights; its weights lie under {key}; add"):
+    with pytest.raises(
+        UserError, match=f"key other names no set of weights; its weights lie under {key}; add `key {key}`"
+    ):
         chosen(tree, "other")
 
 

@@ -42,8 +42,7 @@ COMPUTED = {
     *("optim.name", "optim.lr", "optim.muon_lr", "optim.muon_momentum", "optim.momentum", "optim.nesterov"),
     *("optim.beta1", "optim.beta2", "optim.lion_beta2", "optim.eps", "optim.weight_decay", "optim.decay"),
     *("optim.layer_decay", "optim.freeze", "optim.freeze_epochs", "optim.clip", "optim.schedule", "optim.warmup"),
-    *("optim.warmup_steps", "optim.final", "optim.pct_start", "optim.div_factor", "optim.final_div_factor"),
-    *("optim.cycle_momentum", "optim.base_momentum", "optim.max_momentum"),
+    *("optim.warmup_steps", "optim.final", "optim.pct_start", "optim.div_factor", "optim.cycle_momentum"),
     *("loss.name", "loss.label_smoothing", "loss.smoothing", "loss.focal"),
 }
 WHOLE = ("model", "data")  # every network has a twin, which tests/parity compares; vit_jax opens the data

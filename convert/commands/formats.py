@@ -53,7 +53,7 @@ def show() -> None:
     print(
         wrap(f"x: a network fits both ({len(joined)} of {len(found)} ordered pairs of layouts); {_separate(found)}.", 0)
     )
-    print("What stands in the way of the others, a conversion between them says.")
+    print(wrap("What stands in the way of the others, a conversion between them says.", 0))
     print("\n" + wrap(COLUMNS, 0))
     _show_beside()
 

@@ -565,7 +565,7 @@ def test_cut_while_open(tmp_path):
 
 def test_several_sets_of_weights(tmp_path):
     path = archive(tmp_path / "x.pt", dictionary({"student": WEIGHTS, "teacher": WEIGHTS, "epoch": plain(3)}))
-    refuses(path, "student, teacher", "--key", function=weights)
+    refuses(path, "student, teacher", "choose one with `key LABEL`", function=weights)
     refuses(path, "student, teacher", function=weights, key="third")
     label, found, passed = run(weights, str(path), key="teacher").value
     assert label == "teacher" and np.array_equal(found["w"], VALUES) and passed == ["student (1 tensor)"]

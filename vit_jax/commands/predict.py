@@ -55,7 +55,7 @@ def command(arguments: list[str]) -> int:
         raise UserError(
             Field("top"),
             f"is {o.top}, but this network says a text and no classes",
-            f"for {o.top} texts of each input give --beam {o.top} --nbest {o.top}",
+            f"for {o.top} texts of each input give `beam {o.top}` and `nbest {o.top}`",
         )
     if "top" in stated and model.no_top:
         what, remedy = model.no_top

@@ -108,7 +108,8 @@ def export(
             for tensors).
         to: a layout that `python -m convert formats` lists: "timm", "huggingface", ...; "vit-jax" is our own;
             "transformers-js" a folder with a program that transformers.js runs.
-        which, ema: of the path of a run, as of `load`.
+        which: of the path of a run, the weights, as of `load`.
+        ema: of the path of a run, whether their average, as of `load`.
         class_names: the names of the classes, where the network does not have them.
         fields: what neither the network nor its source states, by convert's names (--set): the "mean" and "std" of
             pixels in 0..1 that its images are normalised with, for example.

@@ -407,7 +407,7 @@ def _mean(checkpoints: Checkpoints, expected: dict[str, Any], count: int) -> tup
             return found[0], unflatten({name: (x / count).astype(parameters[name].dtype) for name, x in total.items()})
     raise UserError(
         folder,
-        f"which is mean:{count}, but only {len(found)} of its last checkpoints are there",
+        f"`which` is mean:{count}, but only {len(found)} of its last checkpoints are there",
         f"give at most mean:{max(len(found), 1)}, or train with `keep {count}`",
     )
 

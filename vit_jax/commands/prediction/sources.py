@@ -57,7 +57,7 @@ def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list
         from ...data.captions.vectors import vectors_in
 
         return [Listed(vectors_in([*given]))]
-    if kind != "pixels":
+    if kind not in ("pixels", ""):  # empty: unknown, of weights that `open_network` refuses
         raise ValueError(f"inputs of kind {kind}")
     found: list[Source] = []
     for local, several in itertools.groupby(given, _is_local):
