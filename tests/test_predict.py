@@ -645,7 +645,7 @@ def test_what_else_predict_refuses_of_weights(converted, tmp_path):
     converted("runs/digits", tmp_path / "a.pt", "--to", "timm")
     assert "is not a run, so there are no `which` and `ema` to choose" in told(tmp_path / "a.pt", "--weights", "last")
     (tmp_path / "a.pt.json").unlink()
-    assert "--set heads=..." in told(
+    assert "or `fields pool=... image=... eps=... activation=... heads=...` (usual" in told(
         tmp_path / "a.pt"
     ) and f"python -m convert {tmp_path / 'a.pt'} X.safetensors" in told(tmp_path / "a.pt")
     converted("runs/digits", tmp_path / "b.pt", "--to", "timm", "--adapt", "head=drop")

@@ -161,7 +161,7 @@ def test_smaller_weights_are_those_of_a_program_by_the_names_of_the_library(digi
 
 
 REFUSED = {
-    "unprepared": ({}, {}, {}, "does not state the mean and std of its images.*has to prepare them; give `fields mean=... std=...`"),
+    "unprepared": ({}, {}, {}, "state the mean and std of its images.*prepare them; give `fields mean=... std=...`"),
     "no head": ({"classes": 0}, {}, {}, "has no classes"),
     "sets": ({}, {"target": "set"}, {}, "its outputs are sets of labels.*; write X.onnx"),
     "numbers": ({"classes": 1}, {"target": "number"}, {}, "its outputs are numbers.*; write X.onnx"),

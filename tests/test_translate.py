@@ -435,7 +435,7 @@ def test_flags_of_other_networks_are_not_passed_over(trained, capsys):
         (predict.command, ["one", "--top", "5"], "no classes: for 5 texts of each input give `beam 5` and `nbest 5`$"),
         (predict.command, ["one", "--seed", "5"], to_draw),
         (predict.command, ["one", "--attention", "a.jpg"], "--attention a.jpg: the figure is a PNG"),
-        (evaluate.command, ["--nbest", "5"], "there is no field --nbest: a --split is measured by the one text"),
+        (evaluate.command, ["--nbest", "5"], "there is no field --nbest: a `split` is measured by the one text"),
     ):
         with pytest.raises(UserError, match=message):
             command([path, *arguments])

@@ -298,7 +298,7 @@ def _check_wanted(path: str | None, layout: str, wanted: Any, program: bool) -> 
         return
     takes = "" if wanted.takes == type(wanted).takes else wanted.takes
     flags = {"takes": takes, "opset": wanted.opset, "weights": wanted.smaller, "calibrate": wanted.calibrate}
-    check_no_program({**flags, "onnxruntime-web": wanted.runtime}, path or "a state dict")
+    check_no_program({**flags, "onnxruntime_web": wanted.runtime}, path or "a state dict")
 
 
 @contextlib.contextmanager
