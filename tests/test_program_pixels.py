@@ -360,7 +360,7 @@ def test_what_a_program_cannot_be_is_said(network, tmp_path, convert):
         code, _, error = convert(tmp_path / "bare.safetensors", tmp_path / name, *flags)
         assert code == 2 and re.search(says, error), error
         assert not (tmp_path / name).exists()
-    with pytest.raises(UserError, match="normalised already, with `takes images`$"):
+    with pytest.raises(UserError, match=r"normalised already, with `takes images`$"):
         vit_jax.export(network, tmp_path / "x.stablehlo")
     asked = {"takes": "images", "opset": 18, "weights": "int8", "calibrate": "x.npz", "onnxruntime_web": "x"}
     for (name, value), (path, to) in product(

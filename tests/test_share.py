@@ -218,7 +218,7 @@ def test_gaps_doubles_and_foreign_shares_are_refused_and_nothing_is_written(plac
     assert f"to {b}: is what the command reads; choose another name" in told(
         *files, "--to", b, "--force", command=join.command
     )
-    assert "exists already; add `force`" in said(*files, force="--no-force")
+    assert "exists already; add `force True` to overwrite it" in said(*files, force="--no-force")
     assert "rows 2 to 5 of 10 are in none of these files" in said(a, c)
     assert "rows 0 to 1 of 10" in said(c, b) and "rows 6 to 9 of 10" in said(b, a)
     again = said(*files, b)

@@ -215,7 +215,7 @@ def test_the_study_has_every_combination_and_one_that_fails_or_diverges_does_not
     assert ended == {"trial-3": "finished", "trial-0": "finished", "trial-1": "diverged: the loss is nan",
                      "trial-2": "failed: no memory"}  # fmt: skip
     shown = capsys.readouterr().out
-    assert "best       trial-3: validation accuracy 0.0360" in shown and "`optim.lr 0.004" in shown
+    assert "best       trial-3: validation accuracy 0.0360" in shown and "--optim.lr 0.004 " in shown
     its = study()
     assert (its.best_trial.number, its.best_value, its.direction.name) == (3, 4e-3 * 9, "MAXIMIZE")
     assert [trial.state.name for trial in its.trials] == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]

@@ -449,7 +449,7 @@ def test_the_doors_search_as_they_are_told(trained, capsys, terminal, tmp_path):
     net = vit_jax.load(path)
     assert net.predict(texts, beam=3, nbest=2)[0] == net.translate(texts[0], beam=3, nbest=2) == ranked
     assert net.predict(texts[0], beam=3) == ranked[0][0] and net.task.decoding.beam == 1, "settings are of one call"
-    with pytest.raises(UserError, match="no classes: for 5 texts of each input give `beam 5` and `nbest 5`$"):
+    with pytest.raises(UserError, match=r"no classes: for 5 texts of each input give `beam 5` and `nbest 5`$"):
         net.predict(texts, top=5)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"{text}: {said} ({score:.4f})" for said, score in ranked] and len(lines) == 4

@@ -336,7 +336,7 @@ def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of
             if wanted.items() <= row.items() and is_number(row.get(sweep.metric)) and epoch not in reported:
                 reported.add(epoch)
                 trial.report(row[sweep.metric], epoch)
-                if trial.should_prune():
+                if trial.should_prune() and epoch < run.epochs:  # after the last, nothing is saved by it
                     return True
         return False
 
