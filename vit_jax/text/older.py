@@ -59,7 +59,7 @@ def make_pieces(
             content = re.sub(rb"\n+", b"\n", content) if file == "merges.txt" else content
             (Path(folder) / file).write_bytes(content)
         (Path(folder) / "tokenizer_config.json").write_text(json.dumps(settings))
-        with report_damage(f"{where}: {needed[-1]}"), _quiet():
+        with report_damage(f"{where}: {needed[-1]}"), _without_warnings():
             made = _make(folder)
             tokenizer = made.backend_tokenizer
             check_growth(tokenizer)
@@ -77,7 +77,7 @@ def make_pieces(
 
 def _class_of(name: str) -> tuple[str, list[str]]:
     """(a class of transformers, its files) by its name, or a model's; no files where it makes no tokenizer.json."""
-    with require("transformers"), _quiet():
+    with require("transformers"), _without_warnings():
         from transformers import PreTrainedTokenizerFast
         from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
@@ -99,7 +99,7 @@ def _make(folder: str) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     """A context in which nothing is logged, such as that there is no PyTorch, which no tokenizer needs."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
