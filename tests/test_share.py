@@ -122,7 +122,7 @@ def test_a_share_of_python_is_that_of_the_command(of, place):
     whole = vit_jax.predict("run", ["good.txt"], batch=2)
     found = [vit_jax.predict("run", ["good.txt"], batch=2, share=f"{i}/{of}") for i in range(1, of + 1)]
     assert [each for some in found for each in some] == [*whole] and all(found)
-    with pytest.raises(UserError, match=r"^share is 1/2, and these inputs are in memory: leave it out"):
+    with pytest.raises(UserError, match=r"^share is 1/2, and these inputs are in memory: give some of them instead"):
         vit_jax.predict("run", np.zeros((4, 8, 8), np.uint8), share="1/2")
     with pytest.raises(UserError, match=r"^share is 1/6, and there are 5 batches"):
         vit_jax.predict("run", "good.txt", batch=2, share="1/6")
