@@ -5,7 +5,6 @@ Reference values are those of transformers' own pipeline.
 
 import csv
 import json
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -119,7 +118,7 @@ def test_every_way_through_files_keeps_the_kind_or_says_that_it_is_left_out(
         (tmp_path / name / "provenance.json").unlink()  # which states it, too
         with (reading := read(str(tmp_path / name))).source:
             assert reading.facts.outputs.kind == kind
-    if find_spec("timm"):  # its wrapper in transformers reads it there, and we what the wrapper writes
+    if transformers.utils.is_timm_available():  # its wrapper in transformers reads it there, and we what the wrapper writes
         wrapped = transformers.TimmWrapperForImageClassification.from_pretrained(tmp_path / "timm")
         assert wrapped.config.problem_type == problem
         wrapped.save_pretrained(tmp_path / "wrapped")
