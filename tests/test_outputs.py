@@ -118,7 +118,7 @@ def test_every_way_through_files_keeps_the_kind_or_says_that_it_is_left_out(
         (tmp_path / name / "provenance.json").unlink()  # which states it, too
         with (reading := read(str(tmp_path / name))).source:
             assert reading.facts.outputs.kind == kind
-    if transformers.utils.is_timm_available():  # its wrapper in transformers reads it there, and we what the wrapper writes
+    if transformers.utils.is_timm_available():  # its wrapper reads it there, and we what that writes
         wrapped = transformers.TimmWrapperForImageClassification.from_pretrained(tmp_path / "timm")
         assert wrapped.config.problem_type == problem
         wrapped.save_pretrained(tmp_path / "wrapped")
