@@ -43,7 +43,7 @@ from vit_jax.files.terminal import run_command
 from vit_jax.presets.table import preset
 from vit_jax.presets.variants import NOTEBOOKS, VARIANTS, Notebook
 from vit_jax.reports.comparison import Line, gather, result_on_test
-from vit_jax.reports.tables import command_of
+from vit_jax.extras.report.tables import command_of
 from vit_jax.runs.values import differences
 
 RESULTS = Path(__file__).parent / "results"

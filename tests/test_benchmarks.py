@@ -42,12 +42,12 @@ from benchmarks import (
     throughput,
 )
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands import plan
 from vit_jax.commands.train import parse
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.extras.plan import command as plan
 from vit_jax.machine.mfu import published
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge

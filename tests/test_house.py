@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[1]
 # The rooms of vit_jax, lowest first: a file imports only from its own room and from those before it.
 ROOMS = [
     *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "explain", "figures"),
-    *("tasks", "runs", "presets", "reports", "weights", "training", "commands"),
+    *("tasks", "runs", "presets", "reports", "weights", "training", "commands", "extras"),
 ]
-ORDER = ["errors", *ROOMS, "train", "evaluate", "predict", "__main__"]  # with the files at the root
+ORDER = ["errors", "plugins", *ROOMS, "train", "evaluate", "predict", "__main__"]  # with the files at the root
 DOORS = ("train", "evaluate", "predict")  # commands that, imported, become what the package calls so
 MOST_FILES = 20  # in a room, without those in its folders
 # What the configs and specs of networks, data and tasks are; help, presets, runs and convert read them.
@@ -26,7 +26,7 @@ SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config
 SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
-    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|files|config|text|machine|runs|presets|report|commands)(\..+)?))?"
+    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?)|\.extras\.\w+\.command)?"
 )
 HANDS_ON = "vit_jax/runs"  # the only package whose __init__ hands on names, those of its own files: users read runs
 MODELS = {path.stem.removesuffix("_config") for path in ROOT.glob("vit_jax/models/*_config.py")}
@@ -52,7 +52,7 @@ BUILDERS = {"vit_jax.models.build": "models", "vit_jax.tasks.computed": "tasks"}
 LOADERS = (
     *BUILDERS,
     *("torch_ref", "torch_ref.weights", "convert.verify", "convert.containers.kinds"),
-    *("vit_jax", "vit_jax.commands.cli"),
+    *("vit_jax", "vit_jax.plugins"),
 )
 # Where networks and tasks may be named besides their own files: a part of two of them, tables, public names, presets,
 # dialects, and the libraries that verify builds networks with.
@@ -260,7 +260,6 @@ def file_violations(module: str, its: list[Import]) -> Iterator[str]:
         if top == "convert" and not (
             (module in INTEROP and not name.startswith("convert.verify"))
             or (module == EXPORT and name == "convert.verify" and not at_load)
-            or (module, name) == ("vit_jax.commands.cli", "convert.__main__")
         ):
             where = ", ".join(INTEROP)
             yield f"{module}: imports {name}; vit_jax uses convert through {where} alone, and its verify in {EXPORT}"

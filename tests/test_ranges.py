@@ -6,7 +6,7 @@ import math
 import pytest
 
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands import sheet, train
+from vit_jax.commands import train
 from vit_jax.commands.evaluate import EvaluateFlags
 from vit_jax.commands.prediction.flags import PredictFlags
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
@@ -17,6 +17,7 @@ from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.images.config import FittedImages, ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
+from vit_jax.extras.sheet import command as sheet
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.transformer_config import TransformerConfig

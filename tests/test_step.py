@@ -24,8 +24,8 @@ from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.extras.plan.program import read_program
 from vit_jax.machine.division import check_shares
-from vit_jax.machine.program import read_program
 from vit_jax.machine.targets import read_target
 from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear

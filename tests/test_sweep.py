@@ -18,19 +18,19 @@ import vit_jax
 from tests import loopback_s3
 from tests.test_flags import options
 from vit_jax import runs
-from vit_jax.commands import sweep as command
 from vit_jax.config.flags import flags
 from vit_jax.errors import CheckFailed, Interrupted, UserError
+from vit_jax.extras.sweep import command as command
+from vit_jax.extras.sweep import sweep as training
 from vit_jax.files.locks import lock_file
 from vit_jax.machine import libraries
 from vit_jax.presets.table import preset
 from vit_jax.reports import compare
-from vit_jax.reports.group import sum_up
 from vit_jax.runs import mirror
 from vit_jax.runs.several import members_of
 from vit_jax.runs.values import flat, with_fields
-from vit_jax.training import sweep as training
 from vit_jax.training.events import Event
+from vit_jax.training.group import sum_up
 
 optuna = pytest.importorskip("optuna")
 

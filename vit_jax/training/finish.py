@@ -13,12 +13,12 @@ from ..files.atomic import sync_tree
 from ..files.metrics import HISTOGRAMS, as_json
 from ..files.reading import show_path
 from ..files.terminal import print_wrapped, printable
-from ..reports.command import FILE, leave_report
 from ..reports.comparison import splits
 from ..reports.figure import draw_curves_of
 from ..runs.mirror import is_kept
 from ..runs.several import kind_of
 from ..tasks.table import task_spec
+from .hooks import Hooks
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .progress import show_figures
 from .session import Session
@@ -55,7 +55,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     for folder in (s.folder.plots, s.folder.samples):
         sync_tree(folder)
     s.folder.write_summary(summary, s.log.written())
-    leave_report(s.folder)
+    s.hooks.each("end", s.folder, False)
     s.folder.publish()
     show(s.folder, summary)
     s.hosts.barrier()
@@ -108,9 +108,8 @@ def _test(s: Session, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
 
 
 def show_again(folder: runs.Run, summary: dict[str, Any]) -> None:
-    """Print the results of a finished run, and write its report if its end was killed before that."""
-    if not (folder.path / FILE).exists():
-        leave_report(folder)
+    """Print the results of a finished run; its hooks do what is missing if its end was killed before that."""
+    Hooks(folder.config()).each("end", folder, True)
     show(folder, summary)
 
 

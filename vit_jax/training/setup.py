@@ -19,6 +19,7 @@ from ..machine import backend
 from ..machine.division import check_shares
 from ..machine.hosts.group import ALONE, Hosts
 from ..tasks.table import task_spec
+from .hooks import Hooks
 from .preflight import CheckedRun
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Setup:
     engine: Engine  # of the run as its fields say, without stages
     evaluator: Evaluator
     environment: dict[str, Any]
+    hooks: Hooks
     stages: Mapping[int, Engine]  # {step after which it begins: its engine}, the first 0
 
     @property
@@ -123,7 +125,9 @@ def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
     evaluator = Evaluator(run.model, network, task, engine.devices)
-    setup = Setup(as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, stages)
+    setup = Setup(
+        as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, checked.hooks, stages
+    )
     hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
     return setup
 

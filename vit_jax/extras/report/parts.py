@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from ..files.atomic import read_json
-from ..files.reading import show_path
+from ...errors import UserError
+from ...files.atomic import read_json
+from ...files.reading import show_path
 
 CELLS = 10_000
 IMAGE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.dotted import value_at
-from ..config.run import RunConfig
-from ..config.trees import flatten
-from ..errors import UserError
-from ..figures.figure import weights_caption
-from ..files.atomic import read_json
-from ..files.metrics import spelled_out
-from ..presets.given import finetuned
-from ..presets.table import FINETUNE, preset
-from ..runs.ending import CONVERTED, PROVENANCE
-from ..runs.values import differences, flat, marked_fields, with_fields
-from ..tasks.table import task_spec
-from .compare import columns, text_of
-from .comparison import Comparison, Line, Member, is_number
+from ...config.dotted import value_at
+from ...config.run import RunConfig
+from ...config.trees import flatten
+from ...errors import UserError
+from ...figures.figure import weights_caption
+from ...files.atomic import read_json
+from ...files.metrics import spelled_out
+from ...presets.given import finetuned
+from ...presets.table import FINETUNE, preset
+from ...reports.compare import columns, text_of
+from ...reports.comparison import Comparison, Line, Member, is_number
+from ...runs.ending import CONVERTED, PROVENANCE
+from ...runs.values import differences, flat, marked_fields, with_fields
+from ...tasks.table import task_spec
 
 GIB = 1 << 30
 RATE = "_per_second"

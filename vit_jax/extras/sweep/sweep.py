@@ -18,26 +18,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import runs
-from ..config.gone import check_arguments
-from ..config.run import RunConfig
-from ..errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
-from ..files.reading import show_path
-from ..files.terminal import printable
-from ..machine.libraries import require
-from ..reports.compare import text_of
-from ..reports.comparison import is_number
-from ..reports.sweep import show
-from ..runs.check import check_name, check_run
-from ..runs.choice import same_identity
-from ..runs.mirror import check_dir, is_kept, is_written, join, kept_at, local_copy
-from ..runs.several import OLD_SWEEP, STUDY, is_run, members
-from ..runs.values import flat, with_fields
-from ..tasks.table import task_spec
-from ..weights.start.start import check as check_start
-from .events import Event, Summary
-from .preflight import checked_arguments, preflight
-from .setup import open_data, plan, with_data
+from ... import runs
+from ...config.gone import check_arguments
+from ...config.run import RunConfig
+from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
+from ...files.reading import show_path
+from ...files.terminal import printable
+from ...machine.libraries import require
+from ...reports.compare import text_of
+from ...reports.comparison import is_number
+from ...runs.check import check_name, check_run
+from ...runs.choice import same_identity
+from ...runs.mirror import check_dir, is_kept, is_written, join, kept_at, local_copy
+from ...runs.several import OLD_SWEEP, STUDY, is_run, members
+from ...runs.values import flat, with_fields
+from ...tasks.table import task_spec
+from ...training.events import Event, Summary
+from ...training.preflight import checked_arguments, preflight
+from ...training.setup import open_data, plan, with_data
+from ...training.train import steps
+from ...weights.start.start import check as check_start
+from .report import show
 from .study import (
     ENDED,
     RETRIED,
@@ -53,7 +54,6 @@ from .study import (
     open_study,
     read_range,
 )
-from .train import steps
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
-    from ..data.base import Data, Given
+    from ...data.base import Data, Given
 
 Steps = Callable[[RunConfig], Generator[Event, None, None]]  # as `steps`
 
@@ -200,7 +200,7 @@ def _check_data(checked: Mapping[str, RunConfig], given: Given | None) -> tuple[
     Where they differ, as a sampling of classes makes them, it is one that a setting asked for, before that of the task.
     Raises UserError where a run does not fit its data, or that cannot be opened or has no validation.
     """
-    from ..tasks.computed import task_of
+    from ...tasks.computed import task_of
 
     opened: tuple[Any, Data] | None = None  # one at a time: it may be large
     metrics = dict[str, int]()

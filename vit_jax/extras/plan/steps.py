@@ -11,16 +11,16 @@ from ...config.lora import trainable_table
 from ...config.run import RunConfig
 from ...data.texts.config import SentenceData
 from ...errors import Field, UserError
-from ...machine.bounds import bounds_of
 from ...machine.division import check_shares
 from ...machine.mfu import most_examples
 from ...machine.numerics import fixed_settings
-from ...machine.program import read_program
 from ...machine.targets import HERE, Target
 from ...tasks.stand_in import Shape, rows_of
 from ...tasks.table import task_spec
+from ...training.setup import parameter_dtype
 from ...weights.teacher import open_teacher
-from ..setup import parameter_dtype
+from .bounds import bounds_of
+from .program import read_program
 
 What = Literal["train", "evaluate", "decode"]
 STEPS = 1000  # of an epoch, for the schedule: what it is changes no shape
@@ -32,9 +32,9 @@ class Compiled:
     def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
         from ...models.build import definition
         from ...tasks.computed import task_of
-        from .engine import Engine
-        from .evaluator import Evaluator
-        from .optim import Optimizer
+        from ...training.engine.engine import Engine
+        from ...training.engine.evaluator import Evaluator
+        from ...training.engine.optim import Optimizer
 
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)

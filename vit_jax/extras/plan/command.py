@@ -8,18 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import flags
-from ..config.fields import option
-from ..config.run import NO_DATA, RunConfig
-from ..errors import DONE, Field, UserError
-from ..files.terminal import print_wrapped, run_command
-from ..machine.division import check_groups, check_shares
-from ..machine.targets import KNOWN, Named, check_compiler, read_target
-from ..runs.check import check_complete
-from ..tasks.table import task_spec
-from . import train as training
-from .plan_compile import Compiler, versions
-from .plan_table import advice, fits, print_plan
+from ...commands import train as training
+from ...config import flags
+from ...config.fields import option
+from ...config.run import NO_DATA, RunConfig
+from ...errors import DONE, Field, UserError
+from ...files.terminal import print_wrapped, run_command
+from ...machine.division import check_groups, check_shares
+from ...machine.targets import KNOWN, Named, check_compiler, read_target
+from ...runs.check import check_complete
+from ...tasks.table import task_spec
+from .compile import Compiler, versions
+from .table import advice, fits, print_plan
 
 OF_TRAINING = ("continue", "hosts", "seeds", "folds", "dry-run", "print-config", "version")
 GIB = 2**30
@@ -135,7 +135,7 @@ class Largest:
 
 def largest_batch(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]) -> Largest:
     """The largest batch that fits, to 1 % of it, of the multiples that the devices divide."""
-    from ..training.engine.planned import with_rows
+    from .steps import with_rows
 
     parts = run.accumulate or figures["parts"]
     each, there = figures["devices"] * parts * run.augment.together, float(figures["memory"]["there"])

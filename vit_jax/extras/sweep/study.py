@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..errors import Field, UserError
-from ..files.locks import is_locked, lock_file
-from ..files.reading import show_path
-from ..runs.mirror import publish_file
-from ..runs.several import STUDY
+from ...errors import Field, UserError
+from ...files.locks import is_locked, lock_file
+from ...files.reading import show_path
+from ...runs.mirror import publish_file
+from ...runs.several import STUDY
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner

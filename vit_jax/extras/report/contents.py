@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..files.metrics import spelled_out
-from ..files.reading import bounded_lines, open_regular
+from ...files.metrics import spelled_out
+from ...files.reading import bounded_lines, open_regular
+from ...reports.comparison import Comparison, Member, is_number
 from . import charts, parts, tables
-from .comparison import Comparison, Member, is_number
 from .curves import Chart, charts_of
 from .tables import Table
 

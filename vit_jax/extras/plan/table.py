@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..config.run import RunConfig
-from ..files.output import print_table
-from ..files.terminal import print_wrapped
+from ...config.run import RunConfig
+from ...files.output import print_table
+from ...files.terminal import print_wrapped
 
 GIB = 2**30
 PARTS = {

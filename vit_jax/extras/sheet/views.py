@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..files.output import shorten
-from .figure import GREY, AnyPath, aspect, put, sheet
+from ...figures.figure import GREY, AnyPath, aspect, put, sheet
+from ...files.output import shorten
 
 CELL, GAP, NAME, TOP = 0.95, 0.06, 1.05, 0.75  # inches: a picture's width, between pictures, for names, for the title
 

@@ -13,12 +13,12 @@ import sys
 import threading
 from typing import Any
 
-from ..config.run import RunConfig
-from ..errors import Field, UserError
-from ..machine import backend
-from ..machine.division import plan_division
-from ..machine.targets import prepare, read_target
-from ..runs.values import from_dict
+from ...config.run import RunConfig
+from ...errors import Field, UserError
+from ...machine import backend
+from ...machine.division import plan_division
+from ...machine.targets import prepare, read_target
+from ...runs.values import from_dict
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         prepare(target)
         backend.configure_jax(plan_division(run).devices if target.present else 1)
-        from ..training.engine.planned import Compiled
+        from .steps import Compiled
 
         compiled = Compiled(run, target, request["length"])
         return {"figures": compiled.figures(what)}

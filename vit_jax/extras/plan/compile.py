@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ..config.run import RunConfig
-from ..errors import CheckFailed, Field, UserError
-from ..files.atomic import make_folder, read_json, write_json
-from ..files.digests import text_digest
-from ..files.terminal import print_note, printable
-from ..machine import backend
-from ..machine.targets import WITHOUT_DEVICES, Target
-from ..runs.values import to_dict
+from ...config.run import RunConfig
+from ...errors import CheckFailed, Field, UserError
+from ...files.atomic import make_folder, read_json, write_json
+from ...files.digests import text_digest
+from ...files.terminal import print_note, printable
+from ...machine import backend
+from ...machine.targets import WITHOUT_DEVICES, Target
+from ...runs.values import to_dict
 
 TICK = 0.1  # seconds between looks at a process
 CUDA = ("jax-cuda{}-plugin", "nvidia-cudnn-cu{}")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import runs
-from ..config.fields import option
-from ..config.flags import parse
-from ..errors import DONE, Field, UserError
-from ..files.atomic import write_text
-from ..files.destination import check_output
-from ..files.reading import show_path
-from ..files.terminal import printable, run_command
-from ..runs.mirror import is_kept
-from .comparison import Comparison, Named, gather, listed
+from ...config.fields import option
+from ...config.flags import parse
+from ...errors import DONE, Field, UserError
+from ...files.atomic import write_text
+from ...files.destination import check_output
+from ...files.reading import show_path
+from ...files.terminal import printable, run_command
+from ...reports.comparison import Comparison, Named, gather, listed
+from ...runs.mirror import is_kept
 
 FILE = "report.html"
 LARGEST = 2_950_000  # letters; without attention it is far below
@@ -76,18 +74,6 @@ def _place(found: Comparison) -> Path:
         return found.folder
     first = found.lines[0]
     return first.members[0].folder.path.parent if first.group else first.members[0].folder.path
-
-
-def leave_report(folder: runs.Run) -> None:
-    """Write the report at the end of a run or a group, and say where it is; a run does not fail for want of it."""
-    try:
-        print(f"report     {printable(show_path(report(folder.path)))}")
-    except UserError as error:
-        again = f"write it elsewhere with `vit-jax report {shlex.quote(str(folder))} --out FILE.html`"
-        print(f"skipped    the report: {printable(f'{error.fault}; {again}')}")
-    except ImportError as error:  # in an environment that was made for an older version
-        again = f"install it, then write the report with `vit-jax report {shlex.quote(str(folder))}`"
-        print(f"skipped    the report: {printable(f'{error}; {again}')}")
 
 
 def command(arguments: list[str]) -> int:

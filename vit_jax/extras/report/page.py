@@ -12,7 +12,7 @@ import hashlib
 from importlib import resources
 from typing import Any
 
-from ..files.terminal import version
+from ...files.terminal import version
 from .contents import Contents
 
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files.output import print_table
-from ..files.reading import show_path
-from ..files.terminal import print_wrapped, printable
-from ..runs.mirror import is_kept
-from .compare import text_of
-from .comparison import gather
-from .tables import command_of
+from ...files.output import print_table
+from ...files.reading import show_path
+from ...files.terminal import print_wrapped, printable
+from ...reports.compare import text_of
+from ...reports.comparison import gather
+from ...runs.mirror import is_kept
+from ..report.tables import command_of
 
 
 def show(folder: Path, metric: str, points: Sequence[Mapping[str, Any]]) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 from .. import runs
 from ..config.dotted import value_at
 from ..config.trees import flatten
+from ..reports.compare import draw
+from ..reports.comparison import gather, mean_and_spread, splits
 from ..runs.mirror import OF_SEVERAL, publish_file
 from ..runs.several import VARIED, kind_of
 from ..tasks.table import task_spec
-from .command import leave_report
-from .compare import draw
-from .comparison import gather, mean_and_spread, splits
+from .hooks import Hooks
 
 
 def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -
             print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
     draw(gather([str(group.path)]), group.plots / "curves.png")
     print(f"the curves of all {kind}s are in {group}/plots/curves.png")
-    leave_report(group)
+    Hooks(inside[0].config()).each("end", group, False)
     for name in OF_SEVERAL:
         publish_file(group.path, name)
     return summary

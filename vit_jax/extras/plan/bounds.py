@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...machine.targets import Target
 from .program import Program
-from .targets import Target
 
 
 @dataclass(frozen=True)

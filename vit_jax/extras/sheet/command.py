@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..augmentation.config import ImageAugment
-from ..config import flags
-from ..config.fields import option
-from ..config.run import AugmentConfig, DataConfig, RunConfig
-from ..data.images.config import ImageData
-from ..errors import DONE, Field, UserError
-from ..files.destination import check_output
-from ..files.terminal import run_command
-from ..machine import backend
-from ..machine.numerics import random_key, with_fixed_settings
-from ..presets.table import preset
-from ..runs.check import check_complete, check_run
-from ..tasks.image_spec import TakesImages
-from ..tasks.table import task_spec
+from ...augmentation.config import ImageAugment
+from ...config import flags
+from ...config.fields import option
+from ...config.run import AugmentConfig, DataConfig, RunConfig
+from ...data.images.config import ImageData
+from ...errors import DONE, Field, UserError
+from ...files.destination import check_output
+from ...files.terminal import run_command
+from ...machine import backend
+from ...machine.numerics import random_key, with_fixed_settings
+from ...presets.table import preset
+from ...runs.check import check_complete, check_run
+from ...tasks.image_spec import TakesImages
+from ...tasks.table import task_spec
 
 if TYPE_CHECKING:
     import jax
@@ -113,7 +113,7 @@ class Sheet:
 
     def draw(self, path: str | os.PathLike[str], title: str, caption: str) -> None:
         """Write the contact sheet as a PNG."""
-        from ..figures.views import draw_views
+        from .views import draw_views
 
         under = None if self.targets is None else [[self.shares(view) for view in row] for row in self.targets]
         draw_views(path, self.originals, self.views, self.labels, under, title, caption)
@@ -130,12 +130,12 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     import jax
     import jax.numpy as jnp
 
-    from ..augmentation.batch import augment
-    from ..data.images.labels import labels_of
-    from ..data.images.open import open_images
-    from ..data.order import SHUFFLE, permutation
-    from ..models.layers import fold
-    from ..tasks.classify.kinds.table import kind_of
+    from ...augmentation.batch import augment
+    from ...data.images.labels import labels_of
+    from ...data.images.open import open_images
+    from ...data.order import SHUFFLE, permutation
+    from ...models.layers import fold
+    from ...tasks.classify.kinds.table import kind_of
 
     c, data, config = run.model, run.data, run.augment
     assert isinstance(c, TakesImages) and isinstance(data, ImageData) and isinstance(config, ImageAugment)

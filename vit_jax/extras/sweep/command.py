@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from ..config import flags
-from ..config.fields import option
-from ..config.run import RunConfig
-from ..errors import DONE, UserError
-from ..files.output import print_table
-from ..files.terminal import lasting_output, run_command
-from ..reports.compare import text_of
-from ..runs.values import flat
-from ..training.study import Pruner, Range, Sampler, Search, read_range
-from ..training.sweep import Sweep, describe, prepare, train_sweep
-from ..training.train import steps
-from . import train as training
+from ...commands import train as training
+from ...config import flags
+from ...config.fields import option
+from ...config.run import RunConfig
+from ...errors import DONE, UserError
+from ...files.output import print_table
+from ...files.terminal import lasting_output, run_command
+from ...reports.compare import text_of
+from ...runs.values import flat
+from ...training.train import steps
+from .study import Pruner, Range, Sampler, Search, read_range
+from .sweep import Sweep, describe, prepare, train_sweep
 
 # Flags that decide the classes of a run's parts, and so the types of all others.
 OF_THE_BASE = ("init", "init-encoder", "config", "dir")

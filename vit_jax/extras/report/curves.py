@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..figures.curves import training_metric
-from ..files.metrics import as_title, spelled_out
+from ...figures.curves import training_metric
+from ...files.metrics import as_title, spelled_out
+from ...reports.comparison import Comparison, curves, highlighted_lines, panels_of
 from . import charts
-from .comparison import Comparison, curves, highlighted_lines, panels_of
 from .tables import GIB, Table, rates
 
 FEW = 6  # runs; the curves of more have fewer points, so that the page stays small
