@@ -115,7 +115,7 @@ def test_a_preset_by_name_takes_labels_of_every_kind(tmp_path, monkeypatch, caps
     images = np.random.default_rng(0).integers(0, 256, (64, 8, 8), np.uint8)
     draw = np.random.default_rng(1)
     every = {"class": draw.integers(0, 3, 64), "set": draw.integers(0, 2, (64, 4)), "number": draw.random(64)}
-    monkeypatch.setitem(PRESETS, "digits", lambda: in_a_step(digits()))
+    monkeypatch.setitem(PRESETS.ours, "digits", Plugin(lambda: in_a_step(digits())))
     for kind, labels in every.items():
         folder = vit_jax.train("digits", data=(images, labels))["folder"]
         outputs = vit_jax.load(folder, which="last").outputs
