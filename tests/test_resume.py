@@ -39,16 +39,17 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.base import Data
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import CheckFailed, Interrupted, UserError
+from vit_jax.extras.stores import mirror as mirrors
+from vit_jax.extras.stores import runs as mirror
+from vit_jax.extras.stores.objects import ObjectStore
 from vit_jax.files.digests import array_digest
-from vit_jax.files.stores import mirror as mirrors
-from vit_jax.files.stores.objects import ObjectStore
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import mfu
 from vit_jax.machine.hosts.group import ALONE
 from vit_jax.machine.mfu import PUBLISHED, Published
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import gather
-from vit_jax.runs import Run, mirror
+from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
 from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training
