@@ -1,7 +1,7 @@
 """What a path or URL is: a path is read where it lies, a URL by the store of its scheme (STORES in vit_jax/plugins.py).
 
-A store of another package is a class that is called with the URL and has what `Store` says. By that alone images,
-shards and weights are read from it, and runs are kept in it: of these this machine has copies.
+Another package gives a store by an entry point `vit_jax.stores`: SCHEME = "module:class", of a class with what `Store`
+says. By that alone images and shards are read from it, and runs kept in it, of which this machine has copies.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Stat(NamedTuple):
 
 
 class Store(Protocol):
-    """The objects of one place. Names are paths with slashes, below it; several threads call at once.
+    """The objects of one place: a class that is called with a URL, and reaches nothing yet.
 
-    What cannot be had is a StoreError, of one sentence with a remedy.
+    Names are paths with slashes, below the place. Several threads call at once; what fails is a StoreError.
     """
 
-    url: str  # the place, without a slash at its end
-    local: bool = False  # whether many small reads cost nothing
+    url: str  # SCHEME://..., the place, without a slash at its end
+    local: bool = False  # whether many small reads cost no more than a large one
 
     def stat(self, name: str, guess: int = 0) -> Stat:
         """The size of an object, and its tag; a `guess` of its size that is right saves a request."""
