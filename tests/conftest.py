@@ -72,7 +72,7 @@ def hurried() -> Iterator[None]:
 
     Rubbish is collected less often, and never looked for among what is there by now: the modules and the tests.
     """
-    from vit_jax.files.stores import objects
+    from vit_jax.extras.stores import objects
 
     threshold = gc.get_threshold()
     gc.collect()
@@ -115,7 +115,7 @@ def own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No corpus that other code has encoded, index of images or copy of a run is taken from the user's cache."""
     from vit_jax.data.images.sources import index
     from vit_jax.data.texts import cached
-    from vit_jax.runs import mirror
+    from vit_jax.extras.stores import runs as mirror
 
     folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:
@@ -202,11 +202,12 @@ def rewrite_record() -> Callable[..., None]:
 @contextlib.contextmanager
 def no_pictures() -> Iterator[None]:
     """Runs that end leave no figures and no report, which take longer than a short training."""
+    from vit_jax.extras.report import hook
     from vit_jax.training import finish
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finish, "draw", lambda *a: "")
-        patch.setattr(finish, "leave_report", lambda *a: None)
+        patch.setattr(hook, "leave_report", lambda *a: None)
         yield
 
 

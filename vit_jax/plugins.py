@@ -151,3 +151,16 @@ COMMANDS: Table[Callable[[], int]] = Table(
         ),
     },
 )
+STORES = Table(
+    "store",
+    "stores",
+    {
+        "s3": Plugin("vit_jax.extras.stores.objects:ObjectStore", "S3, and what speaks like it"),
+        "gs": Plugin("vit_jax.extras.stores.objects:ObjectStore", "Google Cloud Storage"),
+        "https": Plugin("vit_jax.extras.stores.objects:ObjectStore", "a plain server, which is only read"),
+        "http": Plugin("vit_jax.extras.stores.objects:ObjectStore", "a plain server, which is only read"),
+        "folder": Plugin("vit_jax.extras.stores.folder:Folder", "a path whose files are read by ranges, as shards are"),
+    },
+)
+# What is done alike with the stores of all schemes: runs are kept in them, and folders of data are copied from them.
+KEPT, COPIED = Plugin("vit_jax.extras.stores.runs"), Plugin("vit_jax.extras.stores.copies")

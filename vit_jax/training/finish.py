@@ -11,11 +11,11 @@ from ..config.run import RunConfig
 from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
 from ..files.metrics import HISTOGRAMS, as_json
+from ..files.places import is_kept
 from ..files.reading import show_path
 from ..files.terminal import print_wrapped, printable
 from ..reports.comparison import splits
 from ..reports.figure import draw_curves_of
-from ..runs.mirror import is_kept
 from ..runs.several import kind_of
 from ..tasks.table import task_spec
 from .hooks import Hooks
