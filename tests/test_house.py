@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 # The rooms of vit_jax, lowest first: a file imports only from its own room and from those before it.
 ROOMS = [
-    *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "explain", "figures"),
+    *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "figures"),
     *("tasks", "runs", "presets", "reports", "weights", "training", "commands", "extras"),
 ]
 ORDER = ["errors", "plugins", *ROOMS, "train", "evaluate", "predict", "__main__"]  # with the files at the root
@@ -26,7 +26,7 @@ SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config
 SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
-    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?)|\.extras\.\w+\.command)?"
+    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?)|\.tasks\.capability|\.extras\.\w+\.(command|capability))?"
 )
 HANDS_ON = "vit_jax/runs"  # the only package whose __init__ hands on names, those of its own files: users read runs
 MODELS = {path.stem.removesuffix("_config") for path in ROOT.glob("vit_jax/models/*_config.py")}

@@ -104,6 +104,11 @@ HOOKS = Table(
         "wandb": Plugin("vit_jax.extras.loggers.wandb:Wandb", "sends the rows of metrics to Weights & Biases"),
     },
 )
+CAPABILITIES = Table(
+    "capability",
+    "capabilities",
+    {"explain": Plugin("vit_jax.extras.explain.capability:Explain", "what of an input counted for its answer")},
+)
 COMMANDS = Table(
     "command",
     "commands",

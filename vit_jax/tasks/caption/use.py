@@ -12,18 +12,14 @@ import numpy as np
 from jax import Array
 
 from ...data.captions.vectors import Vector, checked_vectors, vectors_in
-from ...explain.methods import STEPS, Method
-from ...explain.tokens import explain_caption
 from ...figures.attention import draw_words
 from ...figures.figure import drawn
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ..classify.draw import visible
-from ..explained import CaptionExplanation, names_of
-from ..generated import Writer, given_and_said, tokens_and_end, value
+from ..generated import Writer, tokens_and_end, value
 from ..images import ImagePredictor
-from ..predictor import check_positive
 from .text import CROSS, Captioning, captured_inputs, search_inputs
 
 
@@ -88,21 +84,12 @@ class Describer(CaptionWriter, ImagePredictor):
         return attention(self.task, self.model, self.inputs([image]))
 
     @with_fixed_settings
-    def explain(
-        self, images: Any, method: Method = "ig", class_name: str = "", steps: int = STEPS, batch: int = 1
-    ) -> CaptionExplanation:
+    def explain(self, images: Any, method: str = "ig", class_name: str = "", steps: int = 16, batch: int = 1) -> Any:
         """Which part of each image counted for each token of its caption, as of `Translator.explain`.
 
         Returns CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
         """
-        self.check_explained(method, class_name)
-        check_positive(steps=steps)
-        several, _ = self.as_list(images)
-        pixels = self.pixels(several)
-        inputs = self.normalised(pixels)
-        each = (explained(self.task, self.model, image, method, steps) for image in inputs)
-        tokens, maps = zip(*each, strict=True)
-        return CaptionExplanation(method, names_of(several), tokens, maps, pixels)
+        return self.capability("explain").explain(images, method, class_name, steps)
 
     @property
     def layers(self) -> int:
@@ -128,7 +115,6 @@ class FeatureDescriber(CaptionWriter):
 
     no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
     no_features = ("the inputs of this network are features already", "leave the flag out")
-    no_explanation = ("the inputs of this network are vectors, which have no patches or words", "leave it out")
 
     def __repr__(self) -> str:
         return f"FeatureDescriber({describe_network(self.run.model)}; {self.words})"
@@ -168,19 +154,6 @@ def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list
     found, values = captured_inputs(network, images[:1], task.search, (CROSS,))
     tokens = tokens_and_end(task.target, np.asarray(found[0]))
     return tokens, _on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
-
-
-def explained(
-    task: Captioning, network: Captioner, image: Array, method: Method, steps: int
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """Which patches of an image counted for each token of its caption: image [h, w, C] -> (the T tokens, float64 [T,
-    gh, gw]).
-    """
-    search = task.search
-    row = np.asarray(captured_inputs(network, image[None], search, ())[0][0])
-    given, said, count = given_and_said(search.ids, row, search.length)
-    maps = explain_caption(network, image, given, said, method, steps)[:count]
-    return tuple(tokens_and_end(task.target, row)), maps
 
 
 def _on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:

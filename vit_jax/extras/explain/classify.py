@@ -4,25 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array
 
 from ...config.hints import nearest
 from ...errors import Field, UserError
-from ...explain.images import explain_images, grid_of, logits_of
-from ...explain.methods import BATCH, STEPS, Method
-from ...explain.scores import insertion_deletion, random_relevance
-from ...figures.explanation import KEY, overlaid
-from ...figures.report_data import Section
+from ...figures.report_data import Section, keep_sections
 from ...machine.targets import HERE
-from ..explained import ImageExplanation, describe_scores
-from .draw import visible
-from .kinds.base import Kind
+from ...tasks.classify.draw import visible
+from ...tasks.classify.kinds.base import Kind
+from ...tasks.classify.use import Classifier
+from ...tasks.predictor import check_positive
+from .drawing import KEY, overlaid
+from .explained import ImageExplanation, describe_scores, names_of
+from .images import check_method, explain_images, grid_of, logits_of
+from .methods import BATCH, IMAGES, STEPS, Method
+from .scores import insertion_deletion, random_relevance
 
 WORST = 8
 ON_A_CPU = 10**12  # FLOPs that this may take there
+
+
+class OfImages:
+    """How a classifier is explained."""
+
+    most: ClassVar[int] = IMAGES
+
+    def __init__(self, predictor: Classifier):
+        self.predictor = predictor
+
+    def check(self, method: str, class_name: str) -> None:
+        """Raise UserError where the method cannot explain the network, or there is no such class, label or number."""
+        net = self.predictor
+        net.check_known()
+        check_method(net.model, method)
+        if class_name:
+            number_of(net.kind, class_name)
+        else:
+            net.kind.explained(np.zeros((1, len(net.class_names))))
+
+    def explain(
+        self,
+        images: Any,
+        method: Method,
+        class_name: str,
+        steps: int = STEPS,
+        batch: int = BATCH,
+        measured: bool = True,
+    ) -> ImageExplanation:
+        """As `Classifier.explain`."""
+        check_positive(steps=steps, batch=batch)
+        net, (several, _) = self.predictor, self.predictor.as_list(images)
+        pixels = net.pixels(several)
+        how: dict[str, Any] = {"name": class_name, "steps": steps, "batch": batch, "measured": measured}
+        return explain(net.model, net.kind, net.normalised(pixels), pixels, names_of(several), method, **how)
+
+    @staticmethod
+    def draw(task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
+        """Keep what counted in the worst errors for what was said, and for what is true, by integrated gradients."""
+        if result is None:
+            return
+        prepare = lambda images: task.images({"image": images}, network.dtype)  # noqa: E731
+        sections = worst_section(network, task.kind, prepare, data.splits["test"], result, f"test split, {caption}")
+        keep_sections(plots, sections, "explanations")
 
 
 def number_of(kind: Kind, name: str) -> int:
