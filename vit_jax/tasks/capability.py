@@ -83,9 +83,9 @@ def blaming(name: str, goes_on: bool = False) -> Iterator[None]:
         package, own = CAPABILITIES.all()[name].package, isinstance(error, UserError)
         if package == OURS or (own and not goes_on):
             raise
-        why = str(error) if own else f"failed ({type(error).__name__}: {error})"
         subject = f"the capability {name!r} of the package {package}"
-        failed = UserError(subject, why, "update that package, or remove it")
+        why = str(error).removeprefix(f"{subject}: ") if own else f"failed ({type(error).__name__}: {error})"
+        failed = UserError(subject, why, "" if own else "update that package, or remove it")
         if not goes_on:
             raise failed from error
         print_note(str(failed), sys.stderr)

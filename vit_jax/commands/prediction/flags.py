@@ -101,7 +101,7 @@ def _fitting() -> dict[str, type[Capability]]:
         with blaming(name, goes_on=True):
             own = flags.flags(make_dataclass("Own", (), bases=(each.flags,), frozen=True)()) if each.flags else {}
             if both := own.keys() & known:
-                raise UserError(f"predict has a field --{min(both)} already")
+                raise UserError(f"predict has --{min(both)} already", remedy="update that package, or remove it")
             found[name], known = each, known | own
     return found
 
