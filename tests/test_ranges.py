@@ -13,11 +13,11 @@ from vit_jax.config.decoding import AnswerFlags, SearchFlags
 from vit_jax.config.ranges import Range, check_ranges
 from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.data.captions.config import CaptionData
-from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.images.config import FittedImages, ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.extras.sheet import command as sheet
+from vit_jax.extras.vectors.config import FeatureData
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.transformer_config import TransformerConfig

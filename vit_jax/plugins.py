@@ -109,6 +109,8 @@ CAPABILITIES = Table(
     "capabilities",
     {"explain": Plugin("vit_jax.extras.explain.capability:Explain", "what of an input counted for its answer")},
 )
+# What reads inputs of `predict` that are neither images nor texts, by their kind.
+READERS = {"vectors": Plugin("vit_jax.extras.vectors.vectors:vectors_in")}
 # What makes source and target of a text alone, by `data.corrupt`.
 CORRUPTIONS = {"spans": Plugin("vit_jax.extras.denoise.spans:corruption_of")}
 COMMANDS = Table(

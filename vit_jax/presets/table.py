@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..config.hints import nearest
 from ..errors import UserError
 from ..models.sizes import is_sized, size_of
+from ..plugins import Plugin
 from . import given, images, text
 from .entry import Preset
 from .variants import VARIANTS, with_variant
@@ -13,7 +14,7 @@ PRESETS = {
     "digits": images.digits,
     "numbers": text.numbers,
     "shapes": text.shapes,
-    "coco-caption": text.coco_caption,
+    "coco-caption": Plugin("vit_jax.extras.vectors.preset:coco_caption").load(),
     "multi30k": text.multi30k,
     "multi30k-tiny": text.multi30k_tiny,
     "transformer-512x6": text.transformer_512x6,

@@ -9,7 +9,8 @@ from ..config.hints import nearest
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..errors import Field, UserError
-from .caption.spec import CaptionFeaturesSpec, CaptionSpec
+from ..plugins import Plugin
+from .caption.spec import CaptionSpec
 from .classify.spec import ClassifyResNetSpec, ClassifySpec
 from .distil.spec import DistilSpec
 from .spec import TaskSpec
@@ -19,7 +20,7 @@ TASKS: dict[str, type[TaskSpec]] = {
     "classify": ClassifySpec,
     "translate": TranslateSpec,
     "caption": CaptionSpec,
-    "caption-features": CaptionFeaturesSpec,
+    "caption-features": Plugin("vit_jax.extras.vectors.spec:CaptionFeaturesSpec").load(),
     "distil": DistilSpec,
     "classify-resnet": ClassifyResNetSpec,
 }

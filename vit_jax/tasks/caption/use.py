@@ -1,8 +1,7 @@
-"""What trained captioners are used by: captions, inner values and attention of images, or of vectors made of them."""
+"""What trained captioners are used by: captions, inner values and attention of images."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...data.captions.vectors import Vector, checked_vectors, vectors_in
 from ...figures.attention import draw_words
 from ...figures.figure import drawn
 from ...machine.numerics import with_fixed_settings
@@ -24,7 +22,7 @@ from .text import CROSS, Captioning, captured_inputs, search_inputs
 
 
 class CaptionWriter(Writer):
-    """What both have in common."""
+    """What captioners of images and of vectors have in common."""
 
     model: Captioner
     task: Captioning
@@ -104,48 +102,6 @@ class Describer(CaptionWriter, ImagePredictor):
         words, maps = self.attention(inputs[0])
         pixels = visible(self.pixels([inputs[0]]))[0]
         return drawn(draw_words, pixels, maps, words, path, layers=layers, caption=caption)
-
-
-class FeatureDescriber(CaptionWriter):
-    """A trained captioner of vectors with its words. `model(vectors, target)` calls the network on [B, S, C] and ids.
-
-    The methods take vectors [n, C], or paths of their files, and give n answers; for one vector [C], one answer.
-    Raises UserError where a vector cannot be used.
-    """
-
-    no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
-    no_features = ("the inputs of this network are features already", "leave the flag out")
-
-    def __repr__(self) -> str:
-        return f"FeatureDescriber({describe_network(self.run.model)}; {self.words})"
-
-    def inputs(self, vectors: Any) -> Array:
-        """Vectors [n, C], [C], or files of them as the network takes them: [n, 1, C], or [1, C] of one."""
-        if isinstance(vectors, (str, os.PathLike)):
-            vectors = [vectors]
-        if isinstance(vectors, (list, tuple)) and vectors and all(isinstance(x, (str, os.PathLike)) for x in vectors):
-            vectors = np.stack([each.values for each in self.read(vectors)])
-        width = self.model.config.memory_width
-        return jnp.asarray(checked_vectors(vectors, width, "vectors"), self.model.dtype)[..., None, :]
-
-    def as_list(self, vectors: Any) -> tuple[Any, bool]:
-        """(the network's inputs [n, 1, C], whether only one was given)."""
-        given = self.inputs(vectors)
-        return (given[None], True) if given.ndim == 2 else (given, False)
-
-    def read(self, inputs: Sequence[Any]) -> list[Vector]:
-        """The vectors in files, all of which are read and checked."""
-        width = self.model.config.memory_width
-        return [Vector(name, checked_vectors(values, width, name)) for name, values in vectors_in(inputs)]
-
-    def write(self, several: Any, first: int = 0) -> list[Any]:
-        """The caption of each input of the network [n, 1, C]."""
-        return self.search(several, first)
-
-    def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network on vectors: vectors [C] -> {name: array [n, ...]}, or [...] of one vector."""
-        several, one = self.as_list(vectors)
-        return self.captured(several, names, one)
 
 
 @with_fixed_settings
