@@ -108,7 +108,7 @@ def test_predict_asks_it_by_its_flag_and_says_what_it_says(door, package, digits
     code += "\ntry: net.capability('counts')\nexcept vit_jax.UserError as error: print(error)"
     env = {**os.environ, **package}
     said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300).stdout
-    assert said.startswith("2\nthere is no capability 'counts': give one of explain, count, "), said
+    assert said.startswith("2\nthere is no capability 'counts'; give one of explain, count, "), said
 
 
 def test_a_run_ends_with_its_pictures_and_loses_nothing_by_one_that_fails(door, package, tmp_path):

@@ -149,11 +149,11 @@ def read(root: Path, package: str = "vit_jax") -> dict[str, list[Import]]:
 
 
 def computing_modules(root: Path, folder: str) -> list[str]:
-    """The modules of vit_jax that files of a folder name as text, `module:class`, for others to load."""
-    found = set()
+    """The modules of the core that files of a folder name as text, `module:class`, for others to load."""
+    found, target = set(), re.compile(r"vit_jax(?!\.extras)[\w.]*:[A-Z]\w*")
     for path in (root / "vit_jax" / folder).rglob("*.py"):
         texts = (getattr(node, "value", None) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        found |= {text.partition(":")[0] for text in texts if re.fullmatch(r"vit_jax[\w.]*:[A-Z]\w*", str(text))}
+        found |= {text.partition(":")[0] for text in texts if target.fullmatch(str(text))}
     return sorted(found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -65,11 +65,9 @@ class OfImages:
     @staticmethod
     def draw(task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
         """Keep what counted in the worst errors for what was said, and for what is true, by integrated gradients."""
-        if result is None:
-            return
-        prepare = lambda images: task.images({"image": images}, network.dtype)  # noqa: E731
-        sections = worst_section(network, task.kind, prepare, data.splits["test"], result, f"test split, {caption}")
-        keep_sections(plots, sections, "explanations")
+        if result is not None:
+            sections = worst_section(network, task, data.splits["test"], result, f"test split, {caption}")
+            keep_sections(plots, sections, "explanations")
 
 
 def number_of(kind: Kind, name: str) -> int:
@@ -116,19 +114,15 @@ def affordable(network: Any) -> int:
     return min(WORST, ON_A_CPU // max(network.config.flops() * passes, 1)) if HERE.platform == "cpu" else WORST
 
 
-def worst_section(
-    network: Any, kind: Kind, prepare: Callable[[np.ndarray], Array], split: Any, result: Any, caption: str
-) -> list[Section]:
-    """A section of a report on the worst errors, by integrated gradients, with its score; none without errors. Shapes:
-    prepare uint8 [n, h, w, C].
-    """
-    most = affordable(network)
+def worst_section(network: Any, task: Any, split: Any, result: Any, caption: str) -> list[Section]:
+    """A section of a report on the worst errors, by integrated gradients, with its score; none without errors."""
+    most, kind = affordable(network), task.kind
     found = kind.worst(split, result, most) if most else ()
     if not found:
         return []
     numbers, outputs, words = zip(*found, strict=True)
     pixels = split.take(np.array(numbers))
-    images, names = prepare(pixels), [split.name(i) for i in numbers]
+    images, names = task.images({"image": pixels}, network.dtype), [split.name(i) for i in numbers]
     how: dict[str, Any] = {"steps": STEPS, "batch": BATCH, "measured": False}
     each = explain(network, kind, images, pixels, names, "ig", outputs=np.array(outputs), **how)
     if not np.isfinite(each.maps).all():
