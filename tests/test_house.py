@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 # The rooms of vit_jax, lowest first: a file imports only from its own room and from those before it.
 ROOMS = [
-    *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "explain", "figures"),
+    *("files", "config", "machine", "models", "text", "data", "augmentation", "decode", "scores", "figures"),
     *("tasks", "runs", "presets", "reports", "weights", "training", "commands", "extras"),
 ]
 ORDER = ["errors", "plugins", *ROOMS, "train", "evaluate", "predict", "__main__"]  # with the files at the root
@@ -26,7 +26,8 @@ SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config
 SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
-    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?)|\.extras\.(\w+\.command|stores\.\w+))?"
+    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?))?"
+    r"|vit_jax\.(tasks\.capability|extras\.(stores\.\w+|\w+\.(command|capability|config|spec|preset)))"
 )
 HANDS_ON = "vit_jax/runs"  # the only package whose __init__ hands on names, those of its own files: users read runs
 MODELS = {path.stem.removesuffix("_config") for path in ROOT.glob("vit_jax/models/*_config.py")}
@@ -77,7 +78,7 @@ TWINS = [
 TWIN_CONFIGS = rf"errors|config(\..+)?|{SPECS}"
 TWIN_READS = {
     "decode": r"text(\..+)?",
-    "tasks": r"(text|data)(\..+)?",
+    "tasks": r"(text|data|extras\.vectors)(\..+)?",
     "trainer": r"(files|runs)(\..+)?",
     "evaluation": r"data(\..+)?",
     "train": r"(files|presets|runs|text|data)(\..+)?|machine\.memory",
@@ -149,11 +150,11 @@ def read(root: Path, package: str = "vit_jax") -> dict[str, list[Import]]:
 
 
 def computing_modules(root: Path, folder: str) -> list[str]:
-    """The modules of vit_jax that files of a folder name as text, `module:class`, for others to load."""
-    found = set()
+    """The modules of the core that files of a folder name as text, `module:class`, for others to load."""
+    found, target = set(), re.compile(r"vit_jax(?!\.extras)[\w.]*:[A-Z]\w*")
     for path in (root / "vit_jax" / folder).rglob("*.py"):
         texts = (getattr(node, "value", None) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        found |= {text.partition(":")[0] for text in texts if re.fullmatch(r"vit_jax[\w.]*:[A-Z]\w*", str(text))}
+        found |= {text.partition(":")[0] for text in texts if target.fullmatch(str(text))}
     return sorted(found)
 
 

@@ -562,6 +562,7 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
     """Those that validation chose, of their own step; without validation the last ones. Each figure says which."""
     shown = []
     task = SimpleNamespace(
+        predictor=object,
         selection_metric=("accuracy", 1),
         pictures=lambda network, data, plots, samples, caption: shown.append((network, caption)) or "",
     )

@@ -116,6 +116,15 @@ HOOKS: Table[Any] = Table(
         "wandb": Plugin("vit_jax.extras.loggers.wandb:Wandb", "sends the rows of metrics to Weights & Biases"),
     },
 )
+CAPABILITIES: Table[Any] = Table(
+    "capability",
+    "capabilities",
+    {"explain": Plugin("vit_jax.extras.explain.capability:Explain", "what of an input counted for its answer")},
+)
+# What reads inputs of `predict` that are neither images nor texts, by their kind.
+READERS = {"vectors": Plugin("vit_jax.extras.vectors.vectors:vectors_in")}
+# What makes source and target of a text alone, by `data.corrupt`.
+CORRUPTIONS = {"spans": Plugin("vit_jax.extras.denoise.spans:corruption_of")}
 COMMANDS: Table[Callable[[], int]] = Table(
     "command",
     "commands",

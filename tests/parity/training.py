@@ -17,9 +17,9 @@ from torch_ref.trainer import Trainer
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.texts.config import SentenceData
+from vit_jax.extras.vectors.config import FeatureData
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.layers import fold

@@ -19,7 +19,7 @@ TASKS: Table[type[TaskSpec]] = Table(
         "classify": Plugin("vit_jax.tasks.classify.spec:ClassifySpec"),
         "translate": Plugin("vit_jax.tasks.translate.spec:TranslateSpec"),
         "caption": Plugin("vit_jax.tasks.caption.spec:CaptionSpec"),
-        "caption-features": Plugin("vit_jax.tasks.caption.spec:CaptionFeaturesSpec"),
+        "caption-features": Plugin("vit_jax.extras.vectors.spec:CaptionFeaturesSpec"),
         "distil": Plugin("vit_jax.tasks.distil.spec:DistilSpec"),
         "classify-resnet": Plugin("vit_jax.tasks.classify.spec:ClassifyResNetSpec"),
     },

@@ -17,6 +17,7 @@ from ..files.terminal import print_wrapped, printable
 from ..reports.comparison import splits
 from ..reports.figure import draw_curves_of
 from ..runs.several import kind_of
+from ..tasks.capability import blaming, capabilities
 from ..tasks.table import task_spec
 from .hooks import Hooks
 from .loop import TOKENS, measure, measure_and_log, watched_split
@@ -138,9 +139,11 @@ def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str
     network = merge(s.engine.definition, parameters)
     sample = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
     if result is not None:
-        split, caption = data.splits["test"], f"test split, {caption}"
-        task.draw_result(split, result, data.metadata(), s.folder.plots, caption)
-        task.explain_worst(network, split, result, s.folder.plots, caption)
+        measured = f"test split, {caption}"
+        task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, measured)
+    for name, each in capabilities().items():
+        with blaming(name, goes_on=True):
+            each.draw(task, network, data, result, s.folder.plots, caption)
     return sample
 
 

@@ -13,7 +13,7 @@ from ...files.shown import predictions
 from ...text.classes import Spoken
 from ..share import check_draws, read_share
 from .answering import Answering
-from .flags import BATCH, PredictFlags
+from .flags import BATCH, Options
 from .inputs import batch_starts, count_asked, image_column, kind_of, open_network, takes
 from .printing import note
 from .sources import sources_of
@@ -96,7 +96,7 @@ def predict(
     inputs = _given(inputs)
     one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language, prefix, task)
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the network"
-    check_ranges(PredictFlags(run=name, inputs=(), top=top, batch=batch))
+    check_ranges(Options(run=name, inputs=(), top=top, batch=batch))
     several = [inputs] if one else inputs
     if isinstance(path, (str, os.PathLike)):  # inputs are checked before jax starts
         found = _found(takes(name), several, image_column(name)) if _are_named(inputs) else None

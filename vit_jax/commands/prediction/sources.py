@@ -27,6 +27,7 @@ from ...files.digests import bytes_digest
 from ...files.lines import Line, read_lines
 from ...files.places import Store, is_remote, store_of
 from ...files.reading import open_regular
+from ...plugins import READERS
 
 Note = Callable[[str], None]  # is told a remark
 FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
@@ -52,10 +53,8 @@ def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list
     """The sources that arguments name."""
     if kind == "ids":
         return [Listed(sentences(given))]
-    if kind == "vectors":
-        from ...data.captions.vectors import vectors_in
-
-        return [Listed(vectors_in([*given]))]
+    if kind in READERS:
+        return [Listed(READERS[kind].load()([*given]))]
     if kind not in ("pixels", ""):  # empty: unknown, of weights that `open_network` refuses
         raise ValueError(f"inputs of kind {kind}")
     found: list[Source] = []

@@ -41,7 +41,7 @@ class Compiler:
         self._kept = True
 
     def figures(self, run: RunConfig, what: str = "train", title: str = "") -> dict[str, Any]:
-        """What a step asks of each device, as training/engine/planned.py gives it."""
+        """What a step asks of each device, as extras/plan/steps.py gives it."""
         values = {name: value for name, value in to_dict(run).items() if name not in UNSEEN}
         request = {"run": values, "target": self.target.name, "what": what, "length": self.length}
         file = backend.cache_folder("plans") / f"{text_digest([request, versions(self.target), sources()])}.json"

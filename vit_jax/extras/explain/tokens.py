@@ -13,14 +13,25 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..models.layers import Intermediates
-from ..models.transformer import NUDGE
+from ...decode.buckets import lengths_to
+from ...figures.attention import half_kept, rollout
+from ...models.layers import Intermediates
+from ...models.transformer import NUDGE
+from ...text.ids import Ids
 from .gradients import each_gradient, integrated_gradients
 from .methods import Method
-from .relevance import rollout, rollout_of_decoder
 from .scores import sum_cells
 
 OWN, CROSS = "decoder.self_attention", "decoder.cross_attention"
+
+
+def given_and_said(ids: Ids, row: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """A text as a decoder is given it and says it, for an explanation: row int [length]."""
+    tokens = [*ids.until_end(row), ids.end][: len(row)]
+    given, said = np.full((2, next(n for n in lengths_to(length) if n >= len(tokens))), ids.pad, np.int32)
+    said[: len(tokens)] = tokens
+    given[: len(tokens)] = [ids.begin, *tokens[:-1]]
+    return given, said, len(tokens)
 
 
 def explain_caption(
@@ -55,6 +66,19 @@ def _through_decoder(encoder: str, found: dict[str, Array], rows: slice) -> np.n
     """The relevance of the encoder's input for each token: float64 [T, N]. Shapes: found [1, L, Nq, Nk]."""
     layers, own, crossed = (np.asarray(found[name])[0] for name in (encoder, OWN, CROSS))
     return rollout_of_decoder(own, crossed, rollout(layers)[rows])
+
+
+def rollout_of_decoder(own: np.ndarray, crossed: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """`rollout` from a decoder's tokens to the input of the encoder: own [L, T, T], crossed [L, T, S], memory [S, N] ->
+    float64 [T, N].
+
+    Half of a token goes on, and half is what it attends to, in each attention to the target and to the memory.
+    """
+    total = np.zeros((own.shape[1], memory.shape[1]))
+    for layer, cross in zip(own.astype(np.float64), crossed.astype(np.float64), strict=True):
+        total = half_kept(layer) @ total
+        total = 0.5 * total + 0.5 * cross @ memory
+    return total
 
 
 def _logits_of_tokens(logits: Array, said: Array) -> Array:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..explain.scores import cell_of_pixel
-from ..files.output import shorten
-from .figure import BLUE, GREY, ORANGE, AnyPath, aspect, page, put, sheet
+from ...figures.figure import BLUE, GREY, ORANGE, AnyPath, aspect, page, put, sheet
+from ...files.output import shorten
+from .scores import cell_of_pixel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

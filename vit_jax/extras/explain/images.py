@@ -14,11 +14,11 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..errors import Field, UserError
-from ..models.vit_options import MAPS
+from ...errors import Field, UserError
+from ...figures.attention import rollout
+from ...models.vit_options import MAPS
 from .gradients import integrated_gradients
 from .methods import Method, check_known
-from .relevance import rollout
 from .scores import sum_cells
 
 IG = "give ig, which takes any network"

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...data.captions.caption_set import CaptionSet, hold_out_images, identity_of
+from ...data.captions.config import other_caption_words
+from ...data.eval_data import Other
 from ...errors import Field, UserError
 from ...files.arrays import read_array, read_arrays
 from ...files.digests import array_digest
 from ...files.reading import check_regular
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import Vocabulary
-from ..eval_data import Other
-from .caption_set import CaptionSet, hold_out_images, identity_of
-from .coco_features import FEATURE, SOURCE, Part, has_part, read_part, read_words
-from .config import other_caption_words
-from .features_config import FeatureData
+from .coco import FEATURE, SOURCE, Part, has_part, read_part, read_words
+from .config import FeatureData
 from .hdf5 import arrays
 
 PARTS = {"train": "train", "validation": "val"}  # {our split: the part of the source}

@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array
 
 from ...config.hints import nearest
 from ...errors import Field, UserError
-from ...explain.images import explain_images, grid_of, logits_of
-from ...explain.methods import BATCH, STEPS, Method
-from ...explain.scores import insertion_deletion, random_relevance
-from ...figures.explanation import KEY, overlaid
-from ...figures.report_data import Section
+from ...figures.report_data import Section, keep_sections
 from ...machine.targets import HERE
-from ..explained import ImageExplanation, describe_scores
-from .draw import visible
-from .kinds.base import Kind
+from ...tasks.classify.draw import visible
+from ...tasks.classify.kinds.base import Kind
+from ...tasks.classify.use import Classifier
+from ...tasks.predictor import check_positive
+from .drawing import KEY, overlaid
+from .explained import ImageExplanation, describe_scores, names_of
+from .images import check_method, explain_images, grid_of, logits_of
+from .methods import BATCH, IMAGES, STEPS, Method
+from .scores import insertion_deletion, random_relevance
 
 WORST = 8
 ON_A_CPU = 10**12  # FLOPs that this may take there
+
+
+class OfImages:
+    """How a classifier is explained."""
+
+    most: ClassVar[int] = IMAGES
+
+    def __init__(self, predictor: Classifier):
+        self.predictor = predictor
+
+    def check(self, method: str, class_name: str) -> None:
+        """Raise UserError where the method cannot explain the network, or there is no such class, label or number."""
+        net = self.predictor
+        net.check_known()
+        check_method(net.model, method)
+        if class_name:
+            number_of(net.kind, class_name)
+        else:
+            net.kind.explained(np.zeros((1, len(net.class_names))))
+
+    def explain(
+        self,
+        images: Any,
+        method: Method,
+        class_name: str,
+        steps: int = STEPS,
+        batch: int = BATCH,
+        measured: bool = True,
+    ) -> ImageExplanation:
+        """As `Classifier.explain`."""
+        check_positive(steps=steps, batch=batch)
+        net, (several, _) = self.predictor, self.predictor.as_list(images)
+        pixels = net.pixels(several)
+        how: dict[str, Any] = {"name": class_name, "steps": steps, "batch": batch, "measured": measured}
+        return explain(net.model, net.kind, net.normalised(pixels), pixels, names_of(several), method, **how)
+
+    @staticmethod
+    def draw(task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
+        """Keep what counted in the worst errors for what was said, and for what is true, by integrated gradients."""
+        if result is not None:
+            sections = worst_section(network, task, data.splits["test"], result, f"test split, {caption}")
+            keep_sections(plots, sections, "explanations")
 
 
 def number_of(kind: Kind, name: str) -> int:
@@ -69,19 +114,15 @@ def affordable(network: Any) -> int:
     return min(WORST, ON_A_CPU // max(network.config.flops() * passes, 1)) if HERE.platform == "cpu" else WORST
 
 
-def worst_section(
-    network: Any, kind: Kind, prepare: Callable[[np.ndarray], Array], split: Any, result: Any, caption: str
-) -> list[Section]:
-    """A section of a report on the worst errors, by integrated gradients, with its score; none without errors. Shapes:
-    prepare uint8 [n, h, w, C].
-    """
-    most = affordable(network)
+def worst_section(network: Any, task: Any, split: Any, result: Any, caption: str) -> list[Section]:
+    """A section of a report on the worst errors, by integrated gradients, with its score; none without errors."""
+    most, kind = affordable(network), task.kind
     found = kind.worst(split, result, most) if most else ()
     if not found:
         return []
     numbers, outputs, words = zip(*found, strict=True)
     pixels = split.take(np.array(numbers))
-    images, names = prepare(pixels), [split.name(i) for i in numbers]
+    images, names = task.images({"image": pixels}, network.dtype), [split.name(i) for i in numbers]
     how: dict[str, Any] = {"steps": STEPS, "batch": BATCH, "measured": False}
     each = explain(network, kind, images, pixels, names, "ig", outputs=np.array(outputs), **how)
     if not np.isfinite(each.maps).all():

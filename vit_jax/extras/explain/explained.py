@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..explain.methods import WORDS
-from ..figures.explanation import draw_explained, draw_explained_text, draw_explained_words
-from ..figures.figure import drawn
-from ..files.atomic import replacing
-from ..files.output import shorten, write_csv
+from ...figures.figure import drawn
+from ...files.atomic import replacing
+from ...files.output import shorten, write_csv
+from .drawing import draw_explained, draw_explained_text, draw_explained_words
+from .methods import SUFFIXES, WORDS
 
 SHOWN = 9
-SUFFIXES = (".png", ".csv", ".npz")
 
 
 @dataclass(frozen=True, repr=False)

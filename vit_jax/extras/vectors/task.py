@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,18 +15,61 @@ from jax import Array
 from ...config.run import RunConfig
 from ...data.base import Given
 from ...data.captions.caption_set import CaptionSet
-from ...data.captions.features_config import FeatureData
-from ...data.captions.vectors import Vector, Vectors, open_features, open_other_features
 from ...data.eval_data import Other
+from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
+from ...tasks.base import Batch, Evaluation
+from ...tasks.caption.text import Captioning
+from ...tasks.caption.use import CaptionWriter
+from ...tasks.generated import answer
+from ...tasks.predictor import Answer, Predictor
+from ...tasks.worst import summarise_worst, worst, write_worst
 from ...text.record import open_one
-from ..base import Batch, Evaluation
-from ..generated import answer
-from ..predictor import Answer, Predictor
-from ..worst import summarise_worst, worst, write_worst
-from .text import Captioning
-from .use import FeatureDescriber
+from .config import FeatureData
+from .vectors import Vector, Vectors, checked_vectors, open_features, open_other_features, vectors_in
+
+
+class FeatureDescriber(CaptionWriter):
+    """A trained captioner of vectors with its words. `model(vectors, target)` calls the network on [B, S, C] and ids.
+
+    The methods take vectors [n, C], or paths of their files, and give n answers; for one vector [C], one answer.
+    Raises UserError where a vector cannot be used.
+    """
+
+    no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
+    no_features = ("the inputs of this network are features already", "leave the flag out")
+
+    def __repr__(self) -> str:
+        return f"FeatureDescriber({describe_network(self.run.model)}; {self.words})"
+
+    def inputs(self, vectors: Any) -> Array:
+        """Vectors [n, C], [C], or files of them as the network takes them: [n, 1, C], or [1, C] of one."""
+        if isinstance(vectors, (str, os.PathLike)):
+            vectors = [vectors]
+        if isinstance(vectors, (list, tuple)) and vectors and all(isinstance(x, (str, os.PathLike)) for x in vectors):
+            vectors = np.stack([each.values for each in self.read(vectors)])
+        width = self.model.config.memory_width
+        return jnp.asarray(checked_vectors(vectors, width, "vectors"), self.model.dtype)[..., None, :]
+
+    def as_list(self, vectors: Any) -> tuple[Any, bool]:
+        """(the network's inputs [n, 1, C], whether only one was given)."""
+        given = self.inputs(vectors)
+        return (given[None], True) if given.ndim == 2 else (given, False)
+
+    def read(self, inputs: Sequence[Any]) -> list[Vector]:
+        """The vectors in files, all of which are read and checked."""
+        width = self.model.config.memory_width
+        return [Vector(name, checked_vectors(values, width, name)) for name, values in vectors_in(inputs)]
+
+    def write(self, several: Any, first: int = 0) -> list[Any]:
+        """The caption of each input of the network [n, 1, C]."""
+        return self.search(several, first)
+
+    def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Inner values of the network on vectors: vectors [C] -> {name: array [n, ...]}, or [...] of one vector."""
+        several, one = self.as_list(vectors)
+        return self.captured(several, names, one)
 
 
 @dataclass(frozen=True)
