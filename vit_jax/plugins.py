@@ -104,6 +104,16 @@ HOOKS = Table(
         "wandb": Plugin("vit_jax.extras.loggers.wandb:Wandb", "sends the rows of metrics to Weights & Biases"),
     },
 )
+SOURCES = Table(
+    "source",
+    "sources",
+    {
+        "wds": Plugin("vit_jax.extras.shards.open:open_wds", "tars as webdataset writes them"),
+        "parquet": Plugin("vit_jax.extras.shards.open:open_parquet", "parquet files, as datasets writes them"),
+        # Without a target: what the readers of images, captions and texts open themselves.
+        **dict.fromkeys(("folder", "csv", "captions", "coco", "pairs", "tsv", "texts"), Plugin("", "built in")),
+    },
+)
 COMMANDS = Table(
     "command",
     "commands",

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .samples import Samples
+from ...data.items import Batch, Run
+
+if TYPE_CHECKING:
+    from .samples import Samples
 
 AT_ONCE = 32
 FAR = 256  # batches that are looked ahead
 BEHIND = 32  # batches that may still be in the making
-
-
-class Run(NamedTuple):
-    """Samples that follow each other in a shard, and are read together."""
-
-    samples: np.ndarray  # int64 [k], ascending; one that is taken several times is there as often
-    stop: int  # the batch after the last that takes any of them
-
-
-class Batch(NamedTuple):
-    """What a batch takes from shards."""
-
-    epoch: int
-    indices: np.ndarray  # int64 [B], the examples of the whole batch
-    runs: Mapping[int, Run]  # {a number that is the run's own in its epoch: a run of which the batch takes some}
 
 
 @dataclass
@@ -98,7 +86,7 @@ class Ahead:
             del self._seen[epoch]
         runs = [run for key, run in batch.runs.items() if key not in seen]
         seen.update(batch.runs)
-        counts = [Counter(run.samples.tolist()) for run in runs]
+        counts = [Counter(run.items.tolist()) for run in runs]
         return _New(batch.indices, runs, counts, [int(self._sizes[[*each]].sum()) for each in counts])
 
     def _begin(self, run: Run, left: Counter[int], size: int) -> None:
@@ -107,7 +95,7 @@ class Ahead:
             return
         self.held += size
         self.most = max(self.most, self.held)
-        start, stop = int(run.samples[0]), int(run.samples[-1]) + 1
+        start, stop = int(run.items[0]), int(run.items[-1]) + 1
         reading = _Reading(start, self._pool.submit(self._samples.read, start, stop), left)
         self._ends.setdefault(run.stop, []).append(reading)
         for sample in left:
