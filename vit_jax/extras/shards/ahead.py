@@ -7,14 +7,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ...data.items import Batch, Run
-
-if TYPE_CHECKING:
-    from .samples import Samples
+from ...data.items import Batch, Items, Run
 
 AT_ONCE = 32
 FAR = 256  # batches that are looked ahead
@@ -46,9 +43,11 @@ class Ahead:
     requests. Only samples that cannot be read alone are held all the same.
     """
 
-    def __init__(self, samples: Samples, batches: Callable[[int], Batch], start: int, stop: int, room: float):
-        self._samples, self._batches, self._next, self._stop, self._room = samples, batches, start, stop, room
-        self._sizes = samples.sizes
+    def __init__(
+        self, items: Items, grouped: bool, batches: Callable[[int], Batch], start: int, stop: int, room: float
+    ):
+        self._items, self._grouped, self._sizes = items, grouped, items.sizes
+        self._batches, self._next, self._stop, self._room = batches, start, stop, room
         self._planned: dict[int, np.ndarray] = {}  # {batch: its examples}
         self._seen: dict[int, set[int]] = {}  # {epoch: the numbers of its runs}
         self._waiting: _New | None = None  # of the next batch, for which there was no room
@@ -91,12 +90,12 @@ class Ahead:
 
     def _begin(self, run: Run, left: Counter[int], size: int) -> None:
         """Begin to read a run, if there is room."""
-        if self.held + size > self._room and not self._samples.grouped:
+        if self.held + size > self._room and not self._grouped:
             return
         self.held += size
         self.most = max(self.most, self.held)
         start, stop = int(run.items[0]), int(run.items[-1]) + 1
-        reading = _Reading(start, self._pool.submit(self._samples.read, start, stop), left)
+        reading = _Reading(start, self._pool.submit(self._items.read, start, stop), left)
         self._ends.setdefault(run.stop, []).append(reading)
         for sample in left:
             self._readings.setdefault(sample, deque()).append(reading)

@@ -80,7 +80,7 @@ class Samples(Items):
 
     def ahead(self, batch: Callable[[int], Batch], start: int, stop: int, room: float) -> Ahead:
         """As of Items."""
-        return Ahead(self, batch, start, stop, room)
+        return Ahead(self, self.groups > 0, batch, start, stop, room)
 
     def read(self, start: int, stop: int) -> list[bytes]:
         """The images of samples that follow each other in one shard, which are transferred together."""
@@ -118,11 +118,6 @@ class Samples(Items):
             except BaseException as error:
                 reading.set_exception(error)
         return reading.result()
-
-    @property
-    def grouped(self) -> bool:
-        """Whether samples can only be read together with their group."""
-        return self.groups > 0
 
     @property
     def groups(self) -> int:
