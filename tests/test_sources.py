@@ -52,7 +52,7 @@ def package(monkeypatch):
         "nothing": lambda rest, asked: [],
         "uneven": lambda rest, asked: [("a", {"image": b"", "label": "x"}, ""), ("b", {"image": b""}, "")],
         "dev": lambda rest, asked: [("a", {"image": b"", "label": "x"}, "dev")],
-        "csv": birds,
+        **dict.fromkeys(("csv", "s3"), birds),
     }
     vars(module).update({f"open_{name}": source for name, source in sources.items()})
     monkeypatch.setitem(sys.modules, "aviary", module)

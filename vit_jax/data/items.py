@@ -187,11 +187,12 @@ def source_named(source: str) -> str:
     """The name in SOURCES of what opens a data.source; empty where that is built in, or none. Raises UserError of a
     kind that is read no more.
     """
-    name, colon, _ = source.partition(":")
+    name, colon, rest = source.partition(":")
     if source.startswith(MDS):
         raise UserError(source, "names shards of MDS, which are not read", instead_of(MDS))
     ours = SOURCES.ours.get(name)
-    return name if colon and (ours.target if ours else name in SOURCES) else ""
+    found = ours.target if ours else colon and not rest.startswith("//") and name in SOURCES  # s3:// is a store
+    return name if colon and found else ""
 
 
 def open_items(source: str, asked: Asked) -> Items:

@@ -69,12 +69,12 @@ def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list
 
 def _is_local(given: Any) -> bool:
     """Whether images are in files here, and not items of a source or at a URL."""
-    return os.path.lexists(given) or not (is_remote(os.fspath(given)) or source_named(os.fspath(given)))
+    return os.path.lexists(given) or not (source_named(os.fspath(given)) or is_remote(os.fspath(given)))
 
 
 def _elsewhere(text: str) -> Source:
     """The images of a source by name, or below a URL. Raises UserError where there are none."""
-    if not is_remote(text):
+    if source_named(text):
         return ItemImages(open_image_items(text, Asked(text)))
     folder, _, name = text.rpartition("/")
     if posixpath.splitext(name)[1].lower() in EXTENSIONS:
