@@ -1,7 +1,8 @@
 """Items: what a `data.source NAME:REST` gives, for labelled images, captions, pairs of texts and predictions alike.
 
 NAME is one of SOURCES in vit_jax/plugins.py, or an entry point `vit_jax.sources` of another package. It stands for a
-function of REST and `Asked`, which returns `Items`, or a list of (key, {field: value}, split) as `Listed` takes it.
+function of REST and `Asked`, which returns `Items`, or a list of (key, {field: value}, split) as `Listed` takes it; or,
+for labelled images alone, a `Source` as of images/sources/base.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from ..errors import UserError
 from ..plugins import SOURCES
 from .images.config import SPLITS
 from .images.preprocess import read_image
+from .images.sources.base import Source
 
+SETS = "tfds"  # in SOURCES: what opens the sets whose names alone are a data.source of labelled images
 MDS = "mds:"  # began the shards of MosaicML's streaming
 
 
@@ -27,6 +30,8 @@ class Asked(NamedTuple):
     field: str  # what messages call it
     folder: str = ""  # data.dir: the folder or URL that its paths begin in
     verify: bool = False  # whether nothing that is remembered of an earlier start is to be trusted
+    download: bool = True  # data.download: whether a set may be fetched
+    fetch: bool = True  # if not, black images may stand in for a set that would be fetched: nothing is learned
 
 
 class Run(NamedTuple):
@@ -191,23 +196,37 @@ def source_named(source: str) -> str:
     if source.startswith(MDS):
         raise UserError(source, "names shards of MDS, which are not read", instead_of(MDS))
     ours = SOURCES.ours.get(name)
-    found = ours.target if ours else colon and not rest.startswith("//") and name in SOURCES  # s3:// is a store
-    return name if colon and found else ""
+    if ours or rest.startswith("//"):  # s3:// is a store
+        return name if colon and ours and ours.target and name != SETS else ""
+    return name if colon and name in SOURCES else ""
+
+
+def open_any(source: str, asked: Asked) -> Items | Source:
+    """What the function gives for whose name a data.source begins with."""
+    name, _, rest = source.partition(":")
+    found = SOURCES.load(name)(rest, asked)
+    found = found if isinstance(found, Items | Source) else Listed(name, found)
+    if isinstance(found, Items) and not len(found):
+        raise UserError(asked.field, "holds no items", "give a source that has some")
+    return found
 
 
 def open_items(source: str, asked: Asked) -> Items:
-    """The items of a data.source whose name is in SOURCES."""
-    name, _, rest = source.partition(":")
-    found = SOURCES.load(name)(rest, asked)
-    items = found if isinstance(found, Items) else Listed(name, found)
-    if not len(items):
-        raise UserError(asked.field, "holds no items", "give a source that has some")
-    return items
+    """The same of items. Raises UserError for a source of labelled images alone."""
+    found = open_any(source, asked)
+    if isinstance(found, Source):
+        raise UserError(asked.field, "has images with labels, and no other fields", "give another source")
+    return found
 
 
 def open_image_items(source: str, asked: Asked) -> Items:
-    """The same of items with images. Raises UserError where they have none."""
-    items = open_items(source, asked)
+    """The same of items with images."""
+    found = open_items(source, asked)
+    check_images(asked.field, found)
+    return found
+
+
+def check_images(field: str, items: Items) -> None:
+    """Raise UserError where items have no images."""
     if not items.has_images:
-        raise UserError(asked.field, f"{items.name(0)} has no image", "give samples with an image, such as a .jpg")
-    return items
+        raise UserError(field, f"{items.name(0)} has no image", "give samples with an image, such as a .jpg")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...items import Asked, Batch, Items, Reading, Run, open_image_items
+from ...items import Asked, Batch, Items, Reading, Run, check_images, open_any
 from ..config import ImageData
 from .base import Examples, Known, Source
 from .item_labels import UNPUBLISHED, read_item_labels
@@ -55,10 +55,13 @@ def examples_of(items: Items, labels: np.ndarray) -> ItemImages:
     return ItemImages(items, labels, known)
 
 
-def open_item_source(data: ImageData) -> Source:
-    """The images of items, and what is learned of each."""
+def open_source_named(data: ImageData, source: str, fetch: bool) -> Source:
+    """What a source by name gives: labelled images, or the images of items, and what is learned of each."""
     field = f"data.source {data.source}"
-    items = open_image_items(data.source, Asked(field, data.dir, data.verify))
+    items = open_any(source, Asked(field, data.dir, data.verify, data.download, fetch))
+    if isinstance(items, Source):
+        return items
+    check_images(field, items)
     labels = read_item_labels(field, items, data)
     splits: dict[str, Examples] = {}
     unlabelled = {}

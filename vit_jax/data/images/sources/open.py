@@ -9,7 +9,7 @@ from ....config.outputs import KINDS
 from ....errors import Field, UserError
 from ...base import Given, not_given
 from ...fetch.copies import copy_images
-from ...items import source_named
+from ...items import SETS, source_named
 from ..config import FOLDER, GIVEN, TABLE, ImageData
 from ..tables.open import declared_in, open_table
 from ..tables.places import Place, find_table, metadata_in
@@ -18,8 +18,7 @@ from .arrays import open_digits, open_npz
 from .base import Source
 from .folders import open_folder
 from .given import open_given
-from .item_images import open_item_source
-from .records import open_tfds
+from .item_images import open_source_named
 
 
 def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:
@@ -70,7 +69,7 @@ def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
     if data.source == GIVEN:
         raise not_given(GIVEN, "(images, labels)")
     if source_named(data.source):
-        return open_item_source(data)
+        return open_source_named(data, data.source, fetch)
     for name in ("class_names", "label_table"):
         if getattr(data, name):
             what = f"is for shards, and data.source {data.source} is none"
@@ -81,4 +80,4 @@ def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
         return open_folder(folder_of(data))
     if data.source.lower().endswith(".npz"):
         return open_npz(data.source, data.range, data.target)
-    return open_tfds(data, fetch)
+    return open_source_named(data, f"{SETS}:{data.source}", fetch)
