@@ -51,6 +51,9 @@ def package(monkeypatch):
         "said": lambda rest, asked: Listed("said", [(str(i), each, "") for i, each in enumerate(pairs)]),
         "nothing": lambda rest, asked: [],
         "uneven": lambda rest, asked: [("a", {"image": b"", "label": "x"}, ""), ("b", {"image": b""}, "")],
+        "two": lambda rest, asked: [("a", {"image": b"", "mask": b"", "label": "x"}, "")],
+        "lists": lambda rest, asked: [("a", {"image": b"", "label": ["x"]}, "")],
+        "text": lambda rest, asked: [("a", {"image": b"", "label": 1}, ""), ("b", {"image": "b.png", "label": 1}, "")],
         "dev": lambda rest, asked: [("a", {"image": b"", "label": "x"}, "dev")],
         **dict.fromkeys(("csv", "s3"), birds),
     }
@@ -122,6 +125,9 @@ def test_inputs_of_a_prediction_are_known_again(package, monkeypatch):
     ("nothing:x", r"data\.source nothing:x: holds no items; give a source that has some"),
     ("uneven:x", r"uneven b: has the fields image, and uneven a has image, label; give all items the same"),
     ("dev:x", r"dev a: is of the split 'dev'; give train, validation, test"),
+    ("two:x", r"two a: has several images, image and mask; keep one of them"),
+    ("lists:x", r"lists a: its label is a list, neither text nor number"),
+    ("text:x", r"text b: its image is a str, no image: give its bytes or its Path"),
     ("said:x", r"data\.source said:x: said 0 has no image; give samples with an image"),
     ("gone:x", r"the source 'gone' of the package \?: cannot be imported \(ModuleNotFoundError"),
     ("csv:x", r"data\.source csv:x: there is no file x"),  # of ours

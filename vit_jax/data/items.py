@@ -150,12 +150,18 @@ class Listed(Items):
         self.title, self._items, self._names = title, [*items], names
         first = self._items[0][1] if self._items else {}
         images = [field for field, value in first.items() if isinstance(value, bytes | os.PathLike)]
+        if len(images) > 1:
+            raise UserError(self.name(0), f"has several images, {' and '.join(images)}", "keep one of them")
         self._image, self.has_images = images[0] if images else "", bool(images)
         self.fields = [field for field in first if field not in images]
         for i, (_, values, split) in enumerate(self._items):
             if values.keys() != first.keys():
                 what = f"has the fields {', '.join(values)}, and {self.name(0)} has {', '.join(first)}"
                 raise UserError(self.name(i), what, "give all items the same")
+            for field, value in values.items():
+                if not isinstance(value, bytes | os.PathLike if field in images else str | int | float | np.number):
+                    what = "no image: give its bytes or its Path" if field in images else "neither text nor number"
+                    raise UserError(self.name(i), f"its {field} is a {type(value).__name__}, {what}")
             if split and split not in SPLITS:
                 raise UserError(self.name(i), f"is of the split {split!r}", f"give {', '.join(SPLITS)}")
 
@@ -179,8 +185,8 @@ class Listed(Items):
     @property
     def sizes(self) -> np.ndarray:
         images = (values.get(self._image, b"") for _, values, _ in self._items)
-        sizes = [len(x) if isinstance(x, bytes) else os.path.getsize(x) if os.path.exists(x) else 0 for x in images]
-        return np.array(sizes, np.int64)
+        known = (len(x) if isinstance(x, bytes) else os.path.getsize(x) if os.path.exists(x) else 0 for x in images)
+        return np.fromiter(known, np.int64, len(self))
 
     def splits(self) -> dict[str, Part]:
         of = [split or "train" for *_, split in self._items]

@@ -75,7 +75,7 @@ def _is_local(given: Any) -> bool:
 def _elsewhere(text: str) -> Source:
     """The images of a source by name, or below a URL. Raises UserError where there are none."""
     if source_named(text):
-        return ItemImages(open_image_items(text, Asked(text)))
+        return ItemInputs(open_image_items(text, Asked(text)))
     folder, _, name = text.rpartition("/")
     if posixpath.splitext(name)[1].lower() in EXTENSIONS:
         return StoredImages(open_store(folder), [name])
@@ -131,7 +131,7 @@ class Paths(Sequence[Path]):
             yield f"{path} {path.stat().st_size if path.exists() else -1}"
 
 
-class ItemImages:
+class ItemInputs:
     """The images of items. Neighbours are read together, and kept until others are."""
 
     def __init__(self, items: Items):
