@@ -12,6 +12,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
 from vit_jax.data.images.sources.label_arrays import typed_labels
 from vit_jax.errors import UserError
+from vit_jax.plugins import Plugin
 from vit_jax.presets.images import digits
 from vit_jax.presets.table import PRESETS
 from vit_jax.runs.values import with_fields
