@@ -72,7 +72,7 @@ def hurried() -> Iterator[None]:
 
     Rubbish is collected less often, and never looked for among what is there by now: the modules and the tests.
     """
-    from vit_jax.files.stores import objects
+    from vit_jax.extras.stores import objects
 
     threshold = gc.get_threshold()
     gc.collect()
@@ -115,7 +115,7 @@ def own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No corpus that other code has encoded, index of images or copy of a run is taken from the user's cache."""
     from vit_jax.data.images.sources import index
     from vit_jax.data.texts import cached
-    from vit_jax.runs import mirror
+    from vit_jax.extras.stores import runs as mirror
 
     folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:

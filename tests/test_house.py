@@ -26,7 +26,7 @@ SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config
 SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
-    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?)|\.tasks\.capability|\.extras\.\w+\.(command|capability|config|spec|preset))?"
+    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?)|\.tasks\.capability|\.extras\.(\w+\.(command|capability|config|spec|preset)|stores\.\w+))?"
 )
 HANDS_ON = "vit_jax/runs"  # the only package whose __init__ hands on names, those of its own files: users read runs
 MODELS = {path.stem.removesuffix("_config") for path in ROOT.glob("vit_jax/models/*_config.py")}

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import vit_jax
 from vit_jax.errors import UserError
-from vit_jax.extras.report.command import leave_report
+from vit_jax.extras.report.hook import leave_report
 from vit_jax.files.reading import show_path
 from vit_jax.machine.hosts import group
 from vit_jax.runs import Run

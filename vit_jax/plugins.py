@@ -7,33 +7,34 @@ installed are looked through once, and only where a name is unknown or all are l
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import UserError
 
 OURS = "vit-jax"
+T = TypeVar("T")
 
 
 class Plugin(NamedTuple):
     """What a name stands for."""
 
-    target: str  # "module:object"
+    target: Any  # "module:object", "module", or the object itself
     says: str = ""  # one sentence, for lists
     package: str = OURS
 
     def load(self) -> Any:
         """The object. Raises what its module raises."""
-        import importlib
-
+        if not isinstance(self.target, str):
+            return self.target
         module, _, name = self.target.partition(":")
-        found = importlib.import_module(module)
-        return functools.reduce(getattr, filter(None, name.split(".")), found)
+        return functools.reduce(getattr, filter(None, name.split(".")), importlib.import_module(module))
 
 
-class Table:
-    """The names of one kind.
+class Table(Mapping[str, T]):
+    """The names of one kind and what they stand for; a name of another package that cannot be loaded is left out.
 
     Args:
         kind: what a name is called in messages, such as `command`.
@@ -43,43 +44,54 @@ class Table:
 
     def __init__(self, kind: str, group: str, ours: Mapping[str, Plugin]):
         self.kind, self.group, self.ours = kind, group, dict(ours)
-        TABLES[group] = self
+        self._left_out: set[str] = set()
+
+    def plugins(self) -> dict[str, Plugin]:
+        """{name: what it stands for} of all packages, ours first; nothing is loaded."""
+        return {**self.ours, **self._others}
+
+    def __getitem__(self, name: str) -> T:
+        """What a name stands for. Raises UserError where another package's cannot be loaded."""
+        if name in self.ours:
+            return self.ours[name].load()  # type: ignore[no-any-return]
+        plugin = self._others[name]
+        subject = f"the {self.kind} {name!r} of the package {plugin.package}"
+        try:
+            return plugin.load()  # type: ignore[no-any-return]
+        except UserError:
+            raise
+        except Exception as error:
+            what = f"cannot be loaded ({type(error).__name__}: {error})"
+            raise UserError(subject, what, "update that package, or remove it") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self.ours or name in self._others
 
-    def all(self) -> dict[str, Plugin]:
-        """{name: what it stands for}, ours first."""
-        return {**self.ours, **self._others}
+    def __iter__(self) -> Iterator[str]:
+        yield from self.ours
+        for name in self._others:
+            try:
+                self[name]
+            except UserError as error:
+                if name not in self._left_out:
+                    print(f"note     {error}; it is left out", file=sys.stderr)
+                self._left_out.add(name)
+            else:
+                yield name
 
-    def load(self, name: str) -> Any:
-        """The object of a name that the table contains. Raises UserError if another package's cannot be imported."""
-        if name in self.ours:
-            return self.ours[name].load()
-        plugin = self._others[name]
-        subject = f"the {self.kind} {name!r} of the package {plugin.package}"
-        if not plugin.target:
-            raise UserError(f"the {self.kind} {name!r}", f"is given by {plugin.says}", "remove all but one of them")
-        try:
-            return plugin.load()
-        except UserError:
-            raise
-        except Exception as error:
-            what = f"cannot be imported ({type(error).__name__}: {error})"
-            raise UserError(subject, what, "update that package, or remove it") from error
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     @functools.cached_property
     def _others(self) -> dict[str, Plugin]:
-        """Those of other packages; of a name that several give, one without a target."""
+        """Those of other packages, without those whose name is taken."""
         found: dict[str, Plugin] = {}
-        for point in _entry_points().select(group=f"vit_jax.{self.group}"):
+        for point in sorted(_entry_points().select(group=f"vit_jax.{self.group}"), key=str):
             package = point.dist.name if point.dist else "?"
-            if point.name in self.ours:
-                taken = f"the {self.kind} {point.name!r} of the package {package} is not used: one of ours has its name"
+            owner = OURS if point.name in self.ours else found[point.name].package if point.name in found else package
+            if owner != package:
+                taken = f"the {self.kind} {point.name!r} of the package {package} is not used: {owner} has that name"
                 print(f"note     {taken}", file=sys.stderr)
-            elif point.name in found and found[point.name].target != point.value:
-                both = f"{found[point.name].says or found[point.name].package} and {package}"
-                found[point.name] = Plugin("", both, package)
             else:
                 found[point.name] = Plugin(point.value, package=package)
         return found
@@ -93,9 +105,9 @@ def _entry_points() -> Any:
     return entry_points()
 
 
-TABLES: dict[str, Table] = {}  # {group: the table}, in the order in which they are defined
+LAYOUTS: Table[Any] = Table("layout", "layouts", {})  # ours are those of convert/dialects
 
-HOOKS = Table(
+HOOKS: Table[Any] = Table(
     "hook",
     "hooks",
     {
@@ -104,7 +116,7 @@ HOOKS = Table(
         "wandb": Plugin("vit_jax.extras.loggers.wandb:Wandb", "sends the rows of metrics to Weights & Biases"),
     },
 )
-CAPABILITIES = Table(
+CAPABILITIES: Table[Any] = Table(
     "capability",
     "capabilities",
     {"explain": Plugin("vit_jax.extras.explain.capability:Explain", "what of an input counted for its answer")},
@@ -113,7 +125,7 @@ CAPABILITIES = Table(
 READERS = {"vectors": Plugin("vit_jax.extras.vectors.vectors:vectors_in")}
 # What makes source and target of a text alone, by `data.corrupt`.
 CORRUPTIONS = {"spans": Plugin("vit_jax.extras.denoise.spans:corruption_of")}
-COMMANDS = Table(
+COMMANDS: Table[Callable[[], int]] = Table(
     "command",
     "commands",
     {
@@ -148,3 +160,16 @@ COMMANDS = Table(
         ),
     },
 )
+STORES = Table(
+    "store",
+    "stores",
+    {
+        "s3": Plugin("vit_jax.extras.stores.objects:ObjectStore", "S3, and what speaks like it"),
+        "gs": Plugin("vit_jax.extras.stores.objects:ObjectStore", "Google Cloud Storage"),
+        "https": Plugin("vit_jax.extras.stores.objects:ObjectStore", "a plain server, which is only read"),
+        "http": Plugin("vit_jax.extras.stores.objects:ObjectStore", "a plain server, which is only read"),
+        "folder": Plugin("vit_jax.extras.stores.folder:Folder", "a path whose files are read by ranges, as shards are"),
+    },
+)
+# What is done alike with the stores of all schemes: runs are kept in them, and folders of data are copied from them.
+KEPT, COPIED = Plugin("vit_jax.extras.stores.runs"), Plugin("vit_jax.extras.stores.copies")

@@ -1,7 +1,10 @@
 """The layouts of public libraries, one file for each: names and axes of their tensors, and where configs come from.
 
-LAYOUTS has them all by name. Of the versions of one dialect the newest comes last.
+LAYOUTS has them all by name; of the versions of one dialect the newest comes last. Modules of other packages,
+of the same form, are entry points of vit_jax.layouts.
 """
+
+from vit_jax.plugins import LAYOUTS as layouts_of_others
 
 from ..layout import Layout
 from . import (
@@ -78,6 +81,7 @@ MODULES = (
     notebook_768,
     notebook_48,
     notebook_256,
+    *layouts_of_others.values(),
 )
 LAYOUTS: dict[str, Layout] = {layout.name: layout for module in MODULES for layout in module.LAYOUTS}
 DIALECTS = {module.LAYOUTS[-1].dialect: module for module in MODULES}

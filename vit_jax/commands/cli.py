@@ -18,7 +18,7 @@ def main(program: str = "vit-jax") -> int:
     if name.startswith("-") or name not in COMMANDS:
         return run_command(lambda: _without_command(name, program))
     sys.argv = [f"{program} {name}", *sys.argv[2:]]
-    return run_command(lambda: COMMANDS.load(name)())
+    return run_command(lambda: COMMANDS[name]())
 
 
 def _without_command(name: str, program: str) -> None:
@@ -28,7 +28,7 @@ def _without_command(name: str, program: str) -> None:
         return
     if name not in ("-h", "--help"):
         raise UserError(_no_command(name, program))
-    listed = {command: plugin.says or f"of the package {plugin.package}" for command, plugin in COMMANDS.all().items()}
+    listed = {name: plugin.says or f"of the package {plugin.package}" for name, plugin in COMMANDS.plugins().items()}
     print(
         f"usage: {program} COMMAND [...]\n\n"
         + "\n".join(f"  {command:10} {says}" for command, says in listed.items())
@@ -46,4 +46,4 @@ def _no_command(name: str, program: str) -> str:
         return f"the command comes before its flags: give {program} COMMAND {show_word(name)}"
     if reason := instead_of(name):
         return f"there is no command {show_word(name)} any more: {reason}"
-    return f"there is no command {show_word(name)}{nearest(name, list(COMMANDS.all()))}"
+    return f"there is no command {show_word(name)}{nearest(name, list(COMMANDS.plugins()))}"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 
 from ..errors import UserError
-from ..files.terminal import printable, run_command
-from ..plugins import OURS, TABLES
+from ..files.terminal import print_wrapped, printable, run_command
+from ..models.networks import NETWORKS
+from ..plugins import CAPABILITIES, COMMANDS, HOOKS, LAYOUTS, STORES
+from ..presets.table import PRESETS
+from ..tasks.table import TASKS
 
 USAGE = """usage: vit-jax plugins [-h]
 
@@ -21,12 +24,11 @@ def command(arguments: list[str]) -> None:
         return
     if arguments:
         raise UserError(f"vit-jax plugins {arguments[0]}", "takes no arguments", "leave them out")
-    for table in TABLES.values():
-        ours = [name for name, plugin in table.all().items() if plugin.package == OURS]
-        others = [[name, plugin] for name, plugin in table.all().items() if plugin.package != OURS]
-        print(printable(f"{table.group:14} {', '.join(ours)}"))
-        for name, plugin in others:
-            print(printable(f"{'':14} {name}: {plugin.package}, {plugin.target}"))
+    for table in (COMMANDS, STORES, HOOKS, CAPABILITIES, NETWORKS, TASKS, PRESETS, LAYOUTS):
+        print_wrapped(f"{table.group:14} {', '.join(table.ours)}")
+        for name, plugin in table.plugins().items():
+            if name not in table.ours:
+                print_wrapped(printable(f"{'':14} {name}: {plugin.package}, {plugin.target}"))
 
 
 def main() -> int:

@@ -1,21 +1,24 @@
-"""The table of networks. To add one, write its config (config/network.py) and name its class here."""
+"""The table of networks. To add one, write its config (config/network.py) and name its class here, or in a package of
+yours as an entry point of vit_jax.networks.
+"""
 
 from __future__ import annotations
 
 from ..config.hints import nearest
 from ..config.network import NetworkConfig
 from ..errors import UserError
-from .captioner_config import CaptionerConfig
-from .resnet_config import ResNetConfig
-from .transformer_config import TransformerConfig
-from .vit_config import ViTConfig
+from ..plugins import Plugin, Table
 
-NETWORKS: dict[str, type[NetworkConfig]] = {
-    "vit": ViTConfig,
-    "transformer": TransformerConfig,
-    "resnet": ResNetConfig,
-    "captioner": CaptionerConfig,
-}
+NETWORKS: Table[type[NetworkConfig]] = Table(
+    "network",
+    "networks",
+    {
+        "vit": Plugin("vit_jax.models.vit_config:ViTConfig"),
+        "transformer": Plugin("vit_jax.models.transformer_config:TransformerConfig"),
+        "resnet": Plugin("vit_jax.models.resnet_config:ResNetConfig"),
+        "captioner": Plugin("vit_jax.models.captioner_config:CaptionerConfig"),
+    },
+)
 
 
 def network_named(name: str) -> type[NetworkConfig]:

@@ -180,8 +180,8 @@ class Predictor:
     def capability(self, name: str) -> Any:
         """What the network can besides answering, by a name that `vit-jax plugins` lists."""
         if name not in CAPABILITIES:
-            raise UserError(f"there is no capability {name!r}", remedy=f"give one of {', '.join(CAPABILITIES.all())}")
-        return CAPABILITIES.load(name)(self)
+            raise UserError(f"there is no capability {name!r}", remedy=f"give one of {', '.join(CAPABILITIES)}")
+        return CAPABILITIES[name](self)
 
     def draw_attention(
         self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""

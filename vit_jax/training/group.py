@@ -8,9 +8,9 @@ from typing import Any
 from .. import runs
 from ..config.dotted import value_at
 from ..config.trees import flatten
+from ..files.places import publish_several
 from ..reports.compare import draw
 from ..reports.comparison import gather, mean_and_spread, splits
-from ..runs.mirror import OF_SEVERAL, publish_file
 from ..runs.several import VARIED, kind_of
 from ..tasks.table import task_spec
 from .hooks import Hooks
@@ -33,8 +33,7 @@ def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -
     draw(gather([str(group.path)]), group.plots / "curves.png")
     print(f"the curves of all {kind}s are in {group}/plots/curves.png")
     Hooks(inside[0].config()).each("end", group, False)
-    for name in OF_SEVERAL:
-        publish_file(group.path, name)
+    publish_several(group.path)
     return summary
 
 

@@ -71,12 +71,12 @@ class Hooks:
     """The hooks of a run."""
 
     def __init__(self, run: RunConfig):
-        self.of = {name: hook() for name in HOOKS.ours if (hook := HOOKS.load(name)).asked_for(run)}
+        self.of = {name: hook() for name in HOOKS.ours if (hook := HOOKS[name]).asked_for(run)}
         for text in run.hooks:
             name, _, argument = text.partition(":")
             if name not in HOOKS:
-                raise UserError(Field("hooks"), f"{name!r} is none", f"give one of {', '.join(HOOKS.all()) or 'none'}")
-            self.of[name] = HOOKS.load(name)(argument)
+                raise UserError(Field("hooks"), f"{name!r} is none", f"give some of {', '.join(HOOKS.plugins())}")
+            self.of[name] = HOOKS[name](argument)
 
     def check(self, run: RunConfig) -> None:
         """Ask each whether the run can have it. Raises UserError."""
@@ -101,8 +101,8 @@ class Hooks:
             try:
                 call(hook)
             except Exception as error:
-                if HOOKS.all()[name].package == OURS or (raises and isinstance(error, UserError)):
+                if HOOKS.plugins()[name].package == OURS or (raises and isinstance(error, UserError)):
                     raise
                 del self.of[name]
-                package, why = HOOKS.all()[name].package, f"{type(error).__name__}: {error}"
+                package, why = HOOKS.plugins()[name].package, f"{type(error).__name__}: {error}"
                 print_note(printable(f"the hook {name!r} of the package {package} is left out: {what} failed ({why})"))

@@ -18,6 +18,7 @@ from ..config.dotted import replace_fields
 from ..config.gone import check_arguments
 from ..config.run import RunConfig
 from ..errors import UserError
+from ..files.places import local_copy
 from ..files.reading import show_path
 from ..files.terminal import print_note
 from ..machine import backend
@@ -25,7 +26,6 @@ from ..machine.hosts.group import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
 from ..runs.check import check_complete, check_run
 from ..runs.ending import recorded_ending
-from ..runs.mirror import local_copy
 from ..runs.several import VARIED, members_of
 from ..runs.values import LENGTH, flat, with_fields
 from .announce import announce

@@ -25,9 +25,8 @@ from ...data.shards.samples import Samples
 from ...errors import UserError
 from ...files.digests import bytes_digest
 from ...files.lines import Line, read_lines
+from ...files.places import Store, is_remote, store_of
 from ...files.reading import open_regular
-from ...files.stores.base import Store
-from ...files.stores.open import is_remote, open_store
 from ...plugins import READERS
 
 Note = Callable[[str], None]  # is told a remark
@@ -78,8 +77,8 @@ def _elsewhere(text: str) -> Source:
         return ShardImages(open_samples(text, text, ""))
     folder, _, name = text.rpartition("/")
     if posixpath.splitext(name)[1].lower() in EXTENSIONS:
-        return StoredImages(open_store(folder), [name])
-    store = open_store(text)
+        return StoredImages(store_of(folder), [name])
+    store = store_of(text)
     names = [each for each in store.list() if posixpath.splitext(each)[1].lower() in EXTENSIONS]
     if not names:
         raise UserError(text, "there are no images", f"known suffixes are {', '.join(sorted(EXTENSIONS))}")

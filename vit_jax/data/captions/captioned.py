@@ -15,9 +15,9 @@ import numpy as np
 from ...errors import UserError
 from ...files import strict_json
 from ...files.lines import quote, read_lines
+from ...files.places import copied
 from ...files.reading import open_regular
 from ..base import Given, not_given
-from ..fetch.copies import copy_images
 from ..images.high_bit_depth import Range
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
@@ -87,7 +87,7 @@ def without_captions(source: str, there: Found) -> tuple[str, ...]:
     """A remark on images in the folder of a source that have no captions; none if all have some."""
     if not source.startswith((FOLDER, COCO)):
         return ()
-    path = copy_images(source.removeprefix(FOLDER)) if source.startswith(FOLDER) else source.rpartition(":")[2]
+    path = copied(source.removeprefix(FOLDER)) if source.startswith(FOLDER) else source.rpartition(":")[2]
     folder = Folder(os.path.expanduser(path))
     used = {os.path.normpath(images.name(i)) for images, said in there.values() for i in range(len(said))}
     left = [path for path in folder.image_paths(Unused()) if os.path.normpath(path) not in used]
@@ -124,7 +124,7 @@ def _read_given(given: Given, stated: Range) -> Found:
 def read_captioned(source: str) -> Captioned:
     """The images and captions of a source -> {path of an image: its captions}."""
     if source.startswith(FOLDER):
-        folder = copy_images(source.removeprefix(FOLDER))
+        folder = copied(source.removeprefix(FOLDER))
         file, pairs, entry = os.path.join(folder, TABLE), _table, "line"
     else:
         file, _, folder = source.removeprefix(COCO).rpartition(":")

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.digests import array_digest
-from ...files.stores.base import StoreError
+from ...files.places import StoreError
 from ...machine import backend
 from ..listing import Listing
 from ..progress import progress

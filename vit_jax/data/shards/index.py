@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import UserError
 from ...files.arrays import read_arrays
 from ...files.digests import text_digest
-from ...files.stores.base import Stat, Store
+from ...files.places import Stat, Store
 from ...machine.backend import cache_folder
 from ..progress import progress
 from .pattern import INDEX, Shards

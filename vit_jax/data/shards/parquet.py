@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from ...files.stores.base import Store
+from ...files.places import Store
 from .index import Index, edge_digest, read_edge
 
 IMAGES = ("image", "img", "images", "bytes")  # columns of images, where no feature says which it is

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import UserError
+from ...files.places import Store, is_remote, store_of
 from ...files.reading import read_regular, show_path
-from ...files.stores.base import Store
-from ...files.stores.open import is_remote, open_store
 
 MOST = 1_000_000  # shards
 _GLOB = re.compile(r"[*?\[]")
@@ -45,7 +44,7 @@ def find_shards(field: str, pattern: str, place: str) -> Shards:
     lists = [_listed(each, place) if each.endswith(_LISTS) else [each] for each in patterns]
     paths = [_whole(place, path) for path in itertools.chain(*lists)]
     root = _root(field, paths)
-    store = open_store(root)
+    store = store_of(root)
     found: set[str] = set()
     for path in paths:
         name = path[len(root) :].lstrip("/")
@@ -88,7 +87,7 @@ def _listed(path: str, place: str) -> list[str]:
     file = path if os.path.exists(os.path.expanduser(path)) or is_remote(path) else _join(place, path)
     if is_remote(file):
         folder, _, name = file.rpartition("/")
-        content = open_store(folder).load(name)
+        content = store_of(folder).load(name)
         if content is None:
             raise UserError(file, "is not there", "check the path")
     else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.digests import array_digest, text_digest
-from ...files.stores.base import Store
+from ...files.places import Store
 from ..images.config import SPLITS
 from .index import Index
 from .parquet import read_group

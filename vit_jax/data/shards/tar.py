@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UserError
-from ...files.stores.base import Store
+from ...files.places import Store
 from ..images.preprocess import EXTENSIONS
 from .index import Index, edge_digest, read_edge
 

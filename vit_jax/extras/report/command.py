@@ -12,10 +12,10 @@ from ...config.flags import parse
 from ...errors import DONE, Field, UserError
 from ...files.atomic import write_text
 from ...files.destination import check_output
+from ...files.places import is_kept
 from ...files.reading import show_path
 from ...files.terminal import printable, run_command
 from ...reports.comparison import Comparison, Named, gather, listed
-from ...runs.mirror import is_kept
 
 FILE = "report.html"
 LARGEST = 2_950_000  # letters; without attention it is far below

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ...files.output import print_table
+from ...files.places import is_kept
 from ...files.reading import show_path
 from ...files.terminal import print_wrapped, printable
 from ...reports.compare import text_of
 from ...reports.comparison import gather
-from ...runs.mirror import is_kept
 from ..report.tables import command_of
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ...errors import Field, UserError
 from ...files.locks import is_locked, lock_file
+from ...files.places import publish_several
 from ...files.reading import show_path
-from ...runs.mirror import publish_file
 from ...runs.several import STUDY
 
 if TYPE_CHECKING:
@@ -242,9 +242,9 @@ def next_trial(study: Study, folder: Path, search: Search, seed: int) -> Iterato
                 file = _lock_of(folder, trial.number)
                 stack.enter_context(lock_file(file, _wait))
                 stack.callback(file.unlink, missing_ok=True)
-        publish_file(folder, STUDY)
+        publish_several(folder, STUDY)
         yield trial
-    publish_file(folder, STUDY)
+    publish_several(folder, STUDY)
 
 
 def _lock_of(folder: Path, number: int) -> Path:

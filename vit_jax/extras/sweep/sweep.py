@@ -22,6 +22,7 @@ from ... import runs
 from ...config.gone import check_arguments
 from ...config.run import RunConfig
 from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
+from ...files.places import check_dir, is_kept, is_written, join, kept_at, local_copy
 from ...files.reading import show_path
 from ...files.terminal import printable
 from ...machine.libraries import require
@@ -29,7 +30,6 @@ from ...reports.compare import text_of
 from ...reports.comparison import is_number
 from ...runs.check import check_name, check_run
 from ...runs.choice import same_identity
-from ...runs.mirror import check_dir, is_kept, is_written, join, kept_at, local_copy
 from ...runs.several import OLD_SWEEP, STUDY, is_run, members
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec

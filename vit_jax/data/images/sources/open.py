@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ....config.outputs import KINDS
 from ....errors import Field, UserError
+from ....files.places import copied
 from ...base import Given, not_given
-from ...fetch.copies import copy_images
 from ...shards.open import names_shards
 from ..config import FOLDER, GIVEN, TABLE, ImageData
 from ..tables.open import declared_in, open_table
@@ -44,7 +44,7 @@ def table_of(data: ImageData) -> Place | None:
 
 def folder_of(data: ImageData) -> str:
     """The folder of a source folder:PATH, on this machine: of a URL a copy. Raises UserError."""
-    return copy_images(data.source.removeprefix(FOLDER), data.verify)
+    return copied(data.source.removeprefix(FOLDER), data.verify)
 
 
 def _open_table(data: ImageData, place: Place) -> Source:

@@ -19,10 +19,10 @@ from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.atomic import read_json
 from ....files.digests import content_digest
+from ....files.places import is_remote
 from ....files.reading import check_regular, open_regular
-from ....files.stores.open import is_remote
+from ....plugins import COPIED
 from ...fetch.archives import OFFICIAL
-from ...fetch.copies import copy_prepared
 from ...fetch.places import data_dir, find_prepared, prepared_around, prepared_in
 from ...fetch.prepare import plan, prepare, read_set
 from ..config import ImageData, numbered_classes
@@ -76,7 +76,7 @@ def open_tfds(data: ImageData, fetch: bool) -> Source:
     """A set by its name: the folder that TFDS has prepared, or the file of an official set."""
     name, _, version = data.source.partition(":")
     if is_remote(data.dir):
-        root, version = copy_prepared(data.dir, name, version, data.verify)
+        root, version = COPIED.load().copy_prepared(data.dir, name, version, data.verify)
     else:
         root = data_dir(data.dir)
     found = find_prepared(root, name, version)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from .. import strict_json
-from ..digests import text_digest, with_digest
-from .base import Store, StoreError, check_name
+from ...files import strict_json
+from ...files.digests import text_digest, with_digest
+from ...files.places import Store, StoreError, check_name
 
 KEPT = 2  # newest records whose objects stay
 NEWEST = "records/newest.json"  # {"number": of the newest record, or of one shortly before}

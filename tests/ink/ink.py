@@ -1,16 +1,11 @@
-"""A task and a network in one file: what a stranger writes to add both. Nothing else in the project knows of them.
+"""A task and a network in one file, and a package: what a stranger writes to add both (pyproject.toml names them).
 
 A two-layer perceptron says how much ink is in an image of a digit, as a frozen teacher measures it; the lowest error is
-chosen. `python -m tests.ink "train ink --max-steps 5" "evaluate ink"` registers it and runs the commands one by one.
+chosen. After `pip install ./tests/ink` it is there for every command: `vit-jax train ink`.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-import shlex
-import signal
-import sys
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,9 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax import export
 from vit_jax.augmentation.batch import normalise
-from vit_jax.commands import cli
 from vit_jax.config.fields import identity
 from vit_jax.config.network import Input, NetworkConfig
 from vit_jax.config.parameters import Table
@@ -30,24 +23,19 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
 from vit_jax.figures.figure import page
 from vit_jax.models.layers import Linear, fold
-from vit_jax.models.networks import NETWORKS
 from vit_jax.presets.entry import Preset
-from vit_jax.presets.table import PRESETS
 from vit_jax.tasks.base import Task
 from vit_jax.tasks.image_spec import Preprocessing
 from vit_jax.tasks.images import ImagePredictor
 from vit_jax.tasks.predictor import Answer
 from vit_jax.tasks.spec import TaskSpec
-from vit_jax.tasks.table import TASKS
-from vit_jax.training import finish
-from vit_jax.weights import checkpoint
 
 
 @dataclass(frozen=True)
 class PerceptronConfig(NetworkConfig):
     """Pixels to one number."""
 
-    computes: ClassVar[str] = "tests.ink:Perceptron"
+    computes: ClassVar[str] = "ink:Perceptron"
     names: ClassVar[tuple[str, ...]] = (r"fc1\.kernel", r"fc2\.kernel", r"!.*attention.*")
     examples: ClassVar[dict[str, tuple[int, ...]]] = {"image": (8,), "channels": (1,), "hidden": (16, 5)}
 
@@ -92,7 +80,7 @@ class InkSpec(TaskSpec):
 
     network = PerceptronConfig
     data = InkData
-    computes = "tests.ink:Ink"
+    computes = "ink:Ink"
     main_metrics: ClassVar = {"error": "error", "loss": "loss"}
     metadata: ClassVar = {"preprocess": Preprocessing()}
 
@@ -163,38 +151,3 @@ class Ink(Task):
 def preset() -> Preset:
     run = RunConfig("ink", PerceptronConfig(), InkData(), optim=OptimConfig(lr=1e-2), epochs=3, batch=256, log_every=1)
     return Preset(run, "How much ink there is in a digit.")
-
-
-def register() -> None:
-    NETWORKS["perceptron"], TASKS["ink"] = PerceptronConfig, InkSpec
-    PRESETS["ink"] = preset
-
-
-def kill_in_save(number: int) -> None:
-    """Let this process be killed in the middle of a save: its arrays are written, its digests are not."""
-    sync, numbers = checkpoint.sync_tree, itertools.count(1)
-
-    def then_die(*paths: Any) -> None:
-        sync(*paths)
-        if next(numbers) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    checkpoint.sync_tree = then_die
-
-
-if __name__ == "__main__":
-    from tests import ink  # this file under the name by which its spec names it
-
-    ink.register()
-    for command in sys.argv[1:]:
-        if command.startswith("kill in save "):
-            kill_in_save(int(command.removeprefix("kill in save ")))
-        elif command == "without figures":  # and report, at the end of the runs that follow
-            finish.draw = finish.leave_report = lambda *_: None
-        else:
-            print(f"$ {command}")
-            sys.argv = ["vit-jax", *shlex.split(command)]
-            try:
-                print(f"exit {export(*sys.argv[2:]) if sys.argv[1] == 'export' else cli.main()}")
-            except SystemExit as error:  # --help
-                print(f"exit {error.code or 0}")

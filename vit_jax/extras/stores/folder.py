@@ -7,9 +7,10 @@ import secrets
 import stat
 from pathlib import Path
 
-from ..atomic import make_folder, replacing, sync_folder
-from ..reading import check_regular, open_regular
-from .base import Stat, StoreError, check_name, replaced, too_short
+from ...files.atomic import make_folder, replacing, sync_folder
+from ...files.places import Stat, StoreError, check_name
+from ...files.reading import check_regular, open_regular
+from .base import replaced, too_short
 
 
 class Folder:

@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...errors import UserError
-from .base import KINDS, Stat, StoreError, check_name, replaced, too_short
+from ...files.places import KINDS, Stat, StoreError, check_name
+from .base import replaced, too_short
 
 FIRST, LATER = 15.0, 60.0  # seconds that a request may take: before anything was reached, and afterwards
 SLOWEST = 1 << 20  # bytes a second that a request gets time for beyond that

@@ -13,24 +13,22 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ...data.fetch.places import MARK, VERSION
+from ...data.images.preprocess import EXTENSIONS
+from ...data.progress import progress
 from ...errors import UserError
 from ...files.digests import text_digest
-from ...files.stores.base import Store, check_name
-from ...files.stores.open import is_remote, open_store
+from ...files.places import Store, check_name, store_of
 from ...machine.backend import cache_folder
-from ..images.preprocess import EXTENSIONS
-from ..progress import progress
-from .places import MARK, VERSION
+from .base import PLAIN
 
 AT_ONCE = 32
 _PIECE = 64 << 20  # bytes of a large file that are held
 _TABLES = (".csv", ".json", ".jsonl", ".txt")
 
 
-def copy_images(place: str, verify: bool = False) -> str:
-    """A folder of images on this machine; of other files there only their names are."""
-    if not is_remote(place):
-        return place
+def copy_images(place: str, verify: bool) -> str:
+    """A folder of images of a store on this machine; of other files there only their names are."""
     store = _listed_store(place)
     names = store.list()
     if not names:
@@ -38,7 +36,7 @@ def copy_images(place: str, verify: bool = False) -> str:
     return str(_copy(store, names, "", EXTENSIONS | {*_TABLES}, verify))
 
 
-def copy_prepared(place: str, name: str, version: str = "", verify: bool = False) -> tuple[Path, str]:
+def copy_prepared(place: str, name: str, version: str, verify: bool) -> tuple[Path, str]:
     """A prepared set on this machine -> (the data.dir that holds it, its version)."""
     store = _listed_store(place)
     names = store.list(f"{name}/")
@@ -59,9 +57,9 @@ def copy_prepared(place: str, name: str, version: str = "", verify: bool = False
 
 def _listed_store(place: str) -> Store:
     """The store of a URL that can be listed. Raises UserError."""
-    if place.startswith("http"):
+    if place.startswith(PLAIN):
         raise UserError(place, "a plain server lists no files", "give s3:// or gs://, or tars of webdataset (wds:)")
-    return open_store(place)
+    return store_of(place)
 
 
 def _copy(store: Store, names: list[str], below: str, kinds: frozenset[str], verify: bool) -> Path:

@@ -17,18 +17,17 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from ..errors import Field, UserError
-from ..files.atomic import make_folder, write_text
-from ..files.locks import is_locked, lock_file
-from ..files.reading import COPIES, show_path
-from ..files.stores.base import PROBE, check_name
-from ..files.stores.mirror import Mirror
-from ..files.stores.open import is_remote, open_store
-from ..files.stores.records import NEWEST
-from ..files.terminal import print_note
-from ..machine.backend import cache_folder
+from ...errors import Field, UserError
+from ...files.atomic import make_folder, write_text
+from ...files.locks import is_locked, lock_file
+from ...files.places import check_name, join, store_of
+from ...files.reading import COPIES, show_path
+from ...files.terminal import print_note
+from ...machine.backend import cache_folder
+from .base import PLAIN, PROBE
+from .mirror import Mirror
+from .records import NEWEST
 
 WEIGHTS = "checkpoints/"  # of a run: brought when they are needed
 OF_SEVERAL = {"summary.json", "study.db", "sweep.json", "report.html", "plots/curves.png"}  # of groups and sweeps
@@ -40,37 +39,18 @@ class _Taken(Exception):
     """Another process has a folder."""
 
 
-def is_kept(text: str) -> bool:
-    """Whether a text is the URL of what may be kept in an object store."""
-    return is_remote(text) and not text.startswith("hf:")
-
-
 def check_dir(place: str) -> None:
     """Raise UserError where a folder of runs is at a place that is only read."""
-    if place.startswith(("https://", "http://")):
+    if place.startswith(PLAIN):
         what = f"is {place}, and a plain server is only read"
         raise UserError(Field("dir"), what, "give a folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
 
 
-def join(place: str, name: str) -> str:
-    """The path or URL of a name in a folder."""
-    if is_kept(name):
-        return name
-    if is_kept(place):
-        scheme, _, inside = place.partition("://")
-        return f"{scheme}://{inside.rstrip('/')}/{name}"
-    return os.path.join(place, name)
-
-
 def local_copy(text: str) -> str:
-    """The path of what a text names; of a URL that of a copy here, of a run or of all runs below it, without
-    weights.
-    """
-    if not is_kept(text):
-        return text
+    """The path of a copy here of what a URL names: of a run, or of all runs below it, without weights."""
     folder = _folder(text)
     mirror = _mirror(folder)
-    if text.startswith("http") and mirror.store.tag(NEWEST) is None:  # which lists nothing
+    if text.startswith(PLAIN) and mirror.store.tag(NEWEST) is None:
         raise UserError(text, "no run here", "give the URL of a run")
     if mirror.writing or mirror.pull(_say, WEIGHTS):
         _make_folders(mirror)
@@ -89,15 +69,11 @@ def local_copy(text: str) -> str:
     return str(folder)
 
 
-def kept_at(path: Path) -> str:
-    """The URL of what a path holds a copy of; of anything else the path."""
-    return url if is_kept(url := show_path(path)) else str(path)
-
-
-def publish_file(folder: Path, name: str) -> None:
-    """Bring a file of several runs, one of OF_SEVERAL, to the store that keeps their folder, if one does."""
-    if is_kept(url := show_path(folder)) and (folder / name).is_file():
-        open_store(url).put(name, (folder / name).read_bytes())
+def publish_several(folder: Path, *names: str) -> None:
+    """Bring files of several runs, of OF_SEVERAL, to the store that keeps their folder; without names all of them."""
+    for name in names or OF_SEVERAL:
+        if (folder / name).is_file():
+            store_of(show_path(folder)).put(name, (folder / name).read_bytes())
 
 
 def pull_weights(path: Path) -> None:
@@ -120,15 +96,11 @@ def is_written(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """A context in which this process alone writes the run in a folder, where that is kept in a store.
+def own(path: Path) -> Iterator[None]:
+    """A context in which this process alone writes the run in a folder.
 
     It begins as the store has it, and at the end, however that comes, the store gets what is new.
     """
-    url = show_path(path)
-    if not is_kept(url):
-        yield
-        return
     mirror = _mirror(path)
     mirror.take(f"{socket.gethostname()}, process {os.getpid()}", _place(_root()), _lives, print_note)
     _make_folders(mirror)
@@ -144,25 +116,23 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def publish(path: Path) -> None:
-    """Bring what is new in the folder of a run that this process writes to the store that keeps it, if one does."""
+    """Bring what is new in the folder of a run that this process owns to the store that keeps it."""
     if (mirror := _MIRRORS.get(path)) is not None and mirror.writing:
         mirror.commit()
 
 
 def _mirror(folder: Path) -> Mirror:
     if folder not in _MIRRORS:
-        _MIRRORS[folder] = Mirror(open_store(show_path(folder)), folder)
+        _MIRRORS[folder] = Mirror(store_of(show_path(folder)), folder)
     return _MIRRORS[folder]
 
 
 def _folder(url: str) -> Path:
     """Where the copy of a URL is."""
-    store = open_store(url)
-    parts = urlsplit(store.url)
-    check_name(parts.path.strip("/"))
-    root = _root()
-    COPIES.setdefault(f"{root / parts.scheme}{os.sep}", f"{parts.scheme}://")
-    return root / parts.scheme / parts.netloc / parts.path.strip("/")
+    scheme, _, inside = store_of(url).url.partition("://")
+    root = _root() / scheme
+    COPIES.setdefault(f"{root}{os.sep}", f"{scheme}://")
+    return root / check_name(inside)
 
 
 def _make_folders(mirror: Mirror) -> None:

@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...errors import UserError
-from ..atomic import make_folder, replacing
-from ..digests import bytes_digest
-from ..reading import open_regular
-from .base import Store, StoreError, check_conditional
+from ...files.atomic import make_folder, replacing
+from ...files.digests import bytes_digest
+from ...files.places import Store, StoreError
+from ...files.reading import open_regular
+from .base import check_conditional
 from .records import KEPT, File, Record, Records, Writer
 
 BEAT, LEASE = 5.0, 60.0  # seconds between signs of life of a writer; after which one without any is dead
