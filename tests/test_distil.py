@@ -22,10 +22,10 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.network import Teacher
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.sources.open import open_image_source
 from vit_jax.errors import UserError
+from vit_jax.extras.sets.archives import OFFICIAL
 from vit_jax.machine import memory
 from vit_jax.machine.targets import HERE, read_target
 from vit_jax.models import build

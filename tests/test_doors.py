@@ -25,7 +25,7 @@ from vit_jax.config import flags
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
-from vit_jax.data.fetch.archives import OFFICIAL
+from vit_jax.extras.sets.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
 from vit_jax.models.rounded import rounds_factors

@@ -26,7 +26,8 @@ SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config
 SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
-    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?)|\.tasks\.capability|\.extras\.(\w+\.(command|capability|config|spec|preset)|stores\.\w+))?"
+    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?))?"
+    r"|vit_jax\.(tasks\.capability|extras\.(stores\.\w+|\w+\.(command|capability|config|spec|preset)))"
 )
 HANDS_ON = "vit_jax/runs"  # the only package whose __init__ hands on names, those of its own files: users read runs
 MODELS = {path.stem.removesuffix("_config") for path in ROOT.glob("vit_jax/models/*_config.py")}
@@ -39,7 +40,7 @@ ONLY_WHEN_USED = {
 }
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow", "jax2onnx", "onnx", "onnx_ir", "onnxruntime"}
 # What convert reads of vit_jax: nothing that loads jax.
-CONVERT_READS = re.compile(rf"vit_jax\.({SPECS}|(errors|files|config|text|runs|presets)(\..+)?)")
+CONVERT_READS = re.compile(rf"vit_jax\.({SPECS}|(errors|plugins|files|config|text|runs|presets)(\..+)?)")
 LAZY = ("convert.verify", "convert.write.program")  # they import frameworks, inside functions
 # Where vit_jax uses convert, and, where `export` is asked for that, its verify.
 INTEROP, EXPORT = (

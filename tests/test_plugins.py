@@ -128,7 +128,7 @@ def test_a_hook_of_a_package_is_called_around_a_run_and_its_failure_loses_nothin
     assert (left_out in said) == bool(fails)
     assert json.loads((folder / "summary.json").read_text())["step"] == 4
     assert json.loads((folder / "config.json").read_text())["config"]["hooks"] == [f"noting:{fails}"]
-    with pytest.raises(UserError, match=r"^hooks 'nothing' is none; give some of report, tensorboard, wandb, noting"):
+    with pytest.raises(UserError, match=r"^hooks 'nothing' is none: give some of report, tensorboard, wandb, noting"):
         vit_jax.train(run, folder=tmp_path / "other", fields={"hooks": ("nothing",)})
     assert not (tmp_path / "other").exists()
 

@@ -125,6 +125,17 @@ CAPABILITIES: Table[Any] = Table(
 READERS = {"vectors": Plugin("vit_jax.extras.vectors.vectors:vectors_in")}
 # What makes source and target of a text alone, by `data.corrupt`.
 CORRUPTIONS = {"spans": Plugin("vit_jax.extras.denoise.spans:corruption_of")}
+SOURCES: Table[Any] = Table(
+    "source",
+    "sources",
+    {
+        "wds": Plugin("vit_jax.extras.shards.open:open_wds", "tars as webdataset writes them"),
+        "parquet": Plugin("vit_jax.extras.shards.open:open_parquet", "parquet files, as datasets writes them"),
+        "tfds": Plugin("vit_jax.extras.sets.records:open_set", "prepared sets of TFDS, and official ones by name"),
+        # Without a target: what the readers of images, captions and texts open themselves.
+        **dict.fromkeys(("folder", "csv", "captions", "coco", "pairs", "tsv", "texts"), Plugin("", "built in")),
+    },
+)
 COMMANDS: Table[Callable[[], int]] = Table(
     "command",
     "commands",
@@ -160,7 +171,7 @@ COMMANDS: Table[Callable[[], int]] = Table(
         ),
     },
 )
-STORES = Table(
+STORES: Table[Any] = Table(
     "store",
     "stores",
     {

@@ -319,7 +319,6 @@ def _variants(name: str) -> list[str]:
 
 def _download_size(run: RunConfig) -> str:
     """How large the archives of a run's data are, in words, if these are fetched by name; else empty."""
-    from ..data.fetch.archives import OFFICIAL
+    from ..data.fetch.places import FETCHED
 
-    official = OFFICIAL.get(run.data.source)
-    return f"{sum(archive.bytes for archive in official.archives) / 1e6:.0f} MB" if official else ""
+    return f"{FETCHED[run.data.source]} MB" if run.data.source in FETCHED else ""

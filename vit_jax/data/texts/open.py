@@ -21,13 +21,13 @@ from ...text.task_params import prefix_of
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
 from ..base import Given, not_given
+from ..items import source_named
 from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
-from ..shards.open import names_shards
 from . import cached, numbers
 from .config import GIVEN, TEXTS, SentenceData
 from .encode import Encoder, TextEncoder, cut_remark
 from .flat import Flat, gather_sentences
-from .pairs import FORMS, Chosen, InFiles, InTexts, Pairs, are_in_files, find_sharded_pairs, read_pairs
+from .pairs import FORMS, Chosen, InFiles, InTexts, Pairs, are_in_files, find_pairs_of_items, read_pairs
 from .sentences import Sentences, Texts
 
 SPLITTING = 2  # raised with each change of how words are split, after which corpora in the cache are others
@@ -197,8 +197,8 @@ def _find(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
         raise not_given(GIVEN, "[(source, target), ...]")
     if data.source == "numbers":
         return numbers.pairs()
-    if names_shards(data.source):
-        return find_sharded_pairs(data.source)
+    if source_named(data.source):
+        return find_pairs_of_items(data.source)
     if data.source.startswith(TEXTS):
         return {"train": InTexts(data.source)}
     if not are_in_files(data.source):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...data.images.preprocess import EXTENSIONS
 from ...errors import UserError
 from ...files.places import Store
-from ..images.preprocess import EXTENSIONS
 from .index import Index, edge_digest, read_edge
 
 BLOCK = 512

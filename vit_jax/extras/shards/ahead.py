@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from .samples import Samples
+from ...data.items import Batch, Items, Run
 
 AT_ONCE = 32
 FAR = 256  # batches that are looked ahead
 BEHIND = 32  # batches that may still be in the making
-
-
-class Run(NamedTuple):
-    """Samples that follow each other in a shard, and are read together."""
-
-    samples: np.ndarray  # int64 [k], ascending; one that is taken several times is there as often
-    stop: int  # the batch after the last that takes any of them
-
-
-class Batch(NamedTuple):
-    """What a batch takes from shards."""
-
-    epoch: int
-    indices: np.ndarray  # int64 [B], the examples of the whole batch
-    runs: Mapping[int, Run]  # {a number that is the run's own in its epoch: a run of which the batch takes some}
 
 
 @dataclass
@@ -58,9 +43,11 @@ class Ahead:
     requests. Only samples that cannot be read alone are held all the same.
     """
 
-    def __init__(self, samples: Samples, batches: Callable[[int], Batch], start: int, stop: int, room: float):
-        self._samples, self._batches, self._next, self._stop, self._room = samples, batches, start, stop, room
-        self._sizes = samples.sizes
+    def __init__(
+        self, items: Items, grouped: bool, batches: Callable[[int], Batch], start: int, stop: int, room: float
+    ):
+        self._items, self._grouped, self._sizes = items, grouped, items.sizes
+        self._batches, self._next, self._stop, self._room = batches, start, stop, room
         self._planned: dict[int, np.ndarray] = {}  # {batch: its examples}
         self._seen: dict[int, set[int]] = {}  # {epoch: the numbers of its runs}
         self._waiting: _New | None = None  # of the next batch, for which there was no room
@@ -98,17 +85,17 @@ class Ahead:
             del self._seen[epoch]
         runs = [run for key, run in batch.runs.items() if key not in seen]
         seen.update(batch.runs)
-        counts = [Counter(run.samples.tolist()) for run in runs]
+        counts = [Counter(run.items.tolist()) for run in runs]
         return _New(batch.indices, runs, counts, [int(self._sizes[[*each]].sum()) for each in counts])
 
     def _begin(self, run: Run, left: Counter[int], size: int) -> None:
         """Begin to read a run, if there is room."""
-        if self.held + size > self._room and not self._samples.grouped:
+        if self.held + size > self._room and not self._grouped:
             return
         self.held += size
         self.most = max(self.most, self.held)
-        start, stop = int(run.samples[0]), int(run.samples[-1]) + 1
-        reading = _Reading(start, self._pool.submit(self._samples.read, start, stop), left)
+        start, stop = int(run.items[0]), int(run.items[-1]) + 1
+        reading = _Reading(start, self._pool.submit(self._items.read, start, stop), left)
         self._ends.setdefault(run.stop, []).append(reading)
         for sample in left:
             self._readings.setdefault(sample, deque()).append(reading)

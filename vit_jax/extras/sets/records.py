@@ -14,22 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from ....config.hints import nearest
-from ....config.outputs import Outputs
-from ....errors import UserError
-from ....files.atomic import read_json
-from ....files.digests import content_digest
-from ....files.places import is_remote
-from ....files.reading import check_regular, open_regular
-from ....plugins import COPIED
-from ...fetch.archives import OFFICIAL
-from ...fetch.places import data_dir, find_prepared, prepared_around, prepared_in
-from ...fetch.prepare import plan, prepare, read_set
-from ..config import ImageData, numbered_classes
-from ..tables.rows import JSON_LINES
-from .arrays import Arrays
-from .base import Examples, Source, Stamps, first_line, stamp_files
-from .index import Index, find
+from ...config.hints import nearest
+from ...config.outputs import Outputs
+from ...data.fetch.places import data_dir, find_prepared, prepared_around, prepared_in
+from ...data.images.config import numbered_classes
+from ...data.images.sources.arrays import Arrays
+from ...data.images.sources.base import Examples, Source, Stamps, first_line, stamp_files
+from ...data.images.sources.index import Index, find
+from ...data.images.tables.rows import JSON_LINES
+from ...data.items import Asked
+from ...errors import UserError
+from ...files.atomic import read_json
+from ...files.digests import content_digest
+from ...files.places import is_remote
+from ...files.reading import check_regular, open_regular
+from ...plugins import COPIED
+from .archives import OFFICIAL
+from .prepare import plan, prepare, read_set
 
 _SMALLEST = 1 << 16  # bytes of an array_record file, which is padded
 _SPARE = 128
@@ -72,23 +73,23 @@ def _features(record: bytes) -> Any:
     return tf_example_pb2.Example.FromString(record).features.feature
 
 
-def open_tfds(data: ImageData, fetch: bool) -> Source:
-    """A set by its name: the folder that TFDS has prepared, or the file of an official set."""
-    name, _, version = data.source.partition(":")
-    if is_remote(data.dir):
-        root, version = COPIED.load().copy_prepared(data.dir, name, version, data.verify)
+def open_set(title: str, asked: Asked) -> Source:
+    """A set by its name, or NAME:VERSION: the folder that TFDS has prepared, or the file of an official set."""
+    name, _, version = title.partition(":")
+    if is_remote(asked.folder):
+        root, version = COPIED.load().copy_prepared(asked.folder, name, version, asked.verify)
     else:
-        root = data_dir(data.dir)
+        root = data_dir(asked.folder)
     found = find_prepared(root, name, version)
     if found is None:
         if root.is_dir():
             _check_level(root, name)
         if name not in OFFICIAL or version:
-            raise _not_prepared(data, root)
-        if not fetch and data.download:
+            raise _not_prepared(title, asked, root)
+        if not asked.fetch and asked.download:
             return _black(root, name)
-        found = prepare(root, name, data.download)
-    return _open_folder(data, found, name) if found.suffix != ".npz" else _open_file(found, name)
+        found = prepare(root, name, asked.download)
+    return _open_folder(asked, found, name) if found.suffix != ".npz" else _open_file(found, name)
 
 
 def _open_file(path: Path, name: str) -> Source:
@@ -99,19 +100,19 @@ def _open_file(path: Path, name: str) -> Source:
     return Source(name, Outputs("class", held.names), {**splits})
 
 
-def _open_folder(data: ImageData, folder: Path, name: str) -> Source:
+def _open_folder(asked: Asked, folder: Path, name: str) -> Source:
     """A prepared TFDS set, opened by its folder: by name TFDS accepts no other version than its code has."""
-    builder, features = _open_builder(data, folder, name)
+    builder, features = _open_builder(asked, folder, name)
     known = list(builder.info.splits)
-    _check_images(data, features, known)
+    _check_images(asked, features, known)
     shards = {split: _shards(builder, split) for split in ("train", "validation", "test") if split in known}
     every = [shard for some in shards.values() for shard in some]
-    _make_room(f"data.source {data.source}", len(every))
+    _make_room(asked.field, len(every))
     _check_shards(every)
     splits: dict[str, Examples] = {}
     unlabelled, remarks = {}, []
     for split in shards:
-        records, remark = _records(data, builder, split, folder, every)
+        records, remark = _records(asked, builder, split, folder, every)
         remarks += [remark] if remark else []
         if split != "train" and len(records.labels) and (records.labels == -1).all():  # how TFDS marks unpublished ones
             unlabelled[split] = f"the {split} split has no labels"
@@ -120,7 +121,7 @@ def _open_folder(data: ImageData, folder: Path, name: str) -> Source:
     return Source(name, Outputs("class", tuple(features["label"].names)), splits, tuple(remarks), unlabelled)
 
 
-def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
+def _open_builder(asked: Asked, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
     """(the builder of a prepared set, its features). Raises UserError where it is not such a set."""
     import tensorflow_datasets as tfds
 
@@ -133,40 +134,36 @@ def _open_builder(data: ImageData, folder: Path, name: str) -> tuple[Any, dict[s
         builder = tfds.builder_from_directory(folder)
         features, stored = dict(builder.info.features.items()), builder.info.file_format
     except Exception as error:
-        raise UserError(
-            f"data.source {data.source}", f"{folder} cannot be opened ({first_line(error)})", "prepare it again"
-        ) from error
+        raise UserError(asked.field, f"{folder} cannot be opened ({first_line(error)})", "prepare it again") from error
     if stored is not tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
         remedy = (
             "give `data.dir` another folder, to which it is then fetched"
             if name in OFFICIAL
             else "prepare it again with file_format='array_record'"
         )
-        raise UserError(f"data.source {data.source}", f"{folder} is stored as {stored.value}", remedy)
+        raise UserError(asked.field, f"{folder} is stored as {stored.value}", remedy)
     return builder, features
 
 
-def _check_images(data: ImageData, features: dict[str, Any], known: list[str]) -> None:
+def _check_images(asked: Asked, features: dict[str, Any], known: list[str]) -> None:
     """Raise UserError unless a set has images of a kind that can be read, classes, and something to train on."""
     import tensorflow_datasets as tfds
 
     image, label = features.get("image"), features.get("label")
     if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
         raise UserError(
-            f"data.source {data.source}",
+            asked.field,
             f"not an image classification set (its features are {', '.join(features)})",
             "choose one with image and label",
         )
     if np.dtype(image.np_dtype) not in (np.uint8, np.uint16):
         raise UserError(
-            f"data.source {data.source}",
+            asked.field,
             f"its images are {np.dtype(image.np_dtype)}",
             "choose a set with 8- or 16-bit images",
         )
     if "train" not in known:
-        raise UserError(
-            f"data.source {data.source}", f"has no train split (only {', '.join(known)})", "choose another set"
-        )
+        raise UserError(asked.field, f"has no train split (only {', '.join(known)})", "choose another set")
 
 
 def _shards(builder: Any, split: str) -> list[Shard]:
@@ -230,7 +227,7 @@ def _check_different(shards: Sequence[Shard]) -> None:
             raise UserError(path, f"is the same file as {Path(first).name}", _AGAIN)
 
 
-def _records(data: ImageData, builder: Any, split: str, folder: Path, every: list[Shard]) -> tuple[Records, str]:
+def _records(asked: Asked, builder: Any, split: str, folder: Path, every: list[Shard]) -> tuple[Records, str]:
     """(a split with its labels, a remark on what is in it or nothing). Raises UserError where it cannot be read.
 
     `every` are the files of all splits.
@@ -241,7 +238,7 @@ def _records(data: ImageData, builder: Any, split: str, folder: Path, every: lis
         info, remark = builder.info.splits[split], ""
         records = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
         files = stamp_files(os.path.abspath(folder), [Path(file).name for file in info.filepaths], whole=True)
-        index = Index.of_nothing(len(records)) if data.verify else find(files, len(records))
+        index = Index.of_nothing(len(records)) if asked.verify else find(files, len(records))
         labels = index.labels
         first: list[bytes] = []
         if not index.known.all():
@@ -252,9 +249,7 @@ def _records(data: ImageData, builder: Any, split: str, folder: Path, every: lis
     except (UserError, MemoryError):
         raise
     except Exception as error:
-        raise UserError(
-            f"data.source {data.source}", f"{split} in {folder} cannot be read ({first_line(error)})", _AGAIN
-        ) from error
+        raise UserError(asked.field, f"{split} in {folder} cannot be read ({first_line(error)})", _AGAIN) from error
     return Records(records, labels, first, split, files), remark
 
 
@@ -302,9 +297,9 @@ def _check_level(root: Path, name: str) -> None:
                 raise UserError(f"data.dir {root}", f"has {name} in {below.name}/", f"give `data.dir {below}`")
 
 
-def _is_file(source: str) -> UserError | None:
+def _is_file(source: str, field: str) -> UserError | None:
     """The error where what should be the name of a set is that of a file or folder."""
-    field, place = f"data.source {source}", Path(os.path.expanduser(source))
+    place = Path(os.path.expanduser(source))
     if source and place.is_dir():
         return UserError(field, "is a path", f"write folder:{source} for a folder of images")
     table = place.suffix.lower() in (".csv", ".tsv", *JSON_LINES)
@@ -316,16 +311,16 @@ def _is_file(source: str) -> UserError | None:
     return None
 
 
-def _not_prepared(data: ImageData, root: Path) -> UserError:
+def _not_prepared(title: str, asked: Asked, root: Path) -> UserError:
     """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD."""
-    if error := _is_file(data.source):
+    if error := _is_file(title, asked.field):
         return error
-    field = f"data.source {data.source}"
+    field = asked.field
     import tensorflow_datasets as tfds
 
     there, official = prepared_in(root), tfds.list_builders(with_community_datasets=False)
-    parts = _PARTS.fullmatch(data.source.strip())
-    name, version = (parts["name"], parts["version"] or "") if parts else (data.source, "")
+    parts = _PARTS.fullmatch(title.strip())
+    name, version = (parts["name"], parts["version"] or "") if parts else (title, "")
     base = name if name in there else name.partition("/")[0]
     if base not in (*there, *official):
         what = f"no such set{_nearest(name, [*there], official)}"
@@ -335,7 +330,9 @@ def _not_prepared(data: ImageData, root: Path) -> UserError:
             "train, validation and test are taken as they are, and data.validation and data.test hold out the others"
         )
         return UserError(
-            field, "is more than the name of a set", f"give `data.source {_written(root, name, version)}`: {splits}"
+            field,
+            "is more than the name of a set",
+            f"give `data.source {_written(root, name, version)}`: {splits}",
         )
     if base in there:
         versions = f"{base} {', '.join(there[base])}"
@@ -344,11 +341,11 @@ def _not_prepared(data: ImageData, root: Path) -> UserError:
             f"is not in data.dir {root} (there: {versions})",
             f"give `data.source {_written(root, base, version)}`",
         )
-    if data.source != name and name in OFFICIAL and data.download:
+    if title != name and name in OFFICIAL and asked.download:
         return UserError(field, f"not prepared in data.dir {root}", f"give `data.source {name}` to have it fetched")
     # Not `tfds build`, which also needs apache_beam.
-    title = f"{name}:{version}" if version and "*" not in version else name
-    line = f"tfds.builder({title!r}, data_dir={str(root)!r}, file_format='array_record').download_and_prepare()"
+    known = f"{name}:{version}" if version and "*" not in version else name
+    line = f"tfds.builder({known!r}, data_dir={str(root)!r}, file_format='array_record').download_and_prepare()"
     return UserError(
         field,
         f"not prepared in data.dir {root} (there: {', '.join(there) or 'none'})",

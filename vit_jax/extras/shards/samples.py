@@ -5,16 +5,17 @@ from __future__ import annotations
 import bisect
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
 
 import numpy as np
 
+from ...data.images.config import SPLITS
+from ...data.items import Batch, Items, Part
 from ...errors import UserError
 from ...files.digests import array_digest, text_digest
 from ...files.places import Store
-from ..images.config import SPLITS
+from .ahead import Ahead
 from .index import Index
 from .parquet import read_group
 
@@ -22,13 +23,17 @@ Place = tuple[int, int]  # (shard, sample in it)
 KEPT = 4
 
 
-class Samples:
+class Samples(Items):
     """The n samples of some shards."""
+
+    together = True
 
     def __init__(self, store: Store, indexes: Sequence[Index], titles: Sequence[str], title: str = ""):
         self.store, self.indexes, self.titles, self.title = store, [*indexes], [*titles], title
         self.first = np.cumsum([0, *map(len, indexes)])  # int64 [shards + 1]: the number of each shard's first sample
         self._firsts = self.first.tolist()
+        self.fields = [field for field in indexes[0].texts if all(field in index.texts for index in indexes)]
+        self.has_images, self.prefers_blocks = bool(indexes[0].starts[0] >= 0), self.groups > KEPT
         self._lock = threading.Lock()
         self._groups: dict[Place, Future[list[bytes]]] = {}
 
@@ -46,14 +51,15 @@ class Samples:
         keys = self.indexes[shard].keys
         return f"{self.titles[shard]} {keys[row] if keys else f'row {row}'}"
 
+    def key(self, i: int) -> str:
+        """The key of sample i; of a row of parquet its number."""
+        shard, row = self.place(i)
+        keys = self.indexes[shard].keys
+        return keys[row] if keys else str(i)
+
     def texts(self, field: str) -> list[str]:
         """The texts of a field, which all shards have."""
         return [text for index in self.indexes for text in index.texts[field]]
-
-    @property
-    def fields(self) -> list[str]:
-        """The fields of texts that all shards have."""
-        return [field for field in self.indexes[0].texts if all(field in index.texts for index in self.indexes)]
 
     def classes(self, field: str) -> tuple[str, ...]:
         """The names that the numbers of a field stand for; empty where they have none. Raises UserError."""
@@ -67,6 +73,14 @@ class Samples:
     def sizes(self) -> np.ndarray:
         """int64 [n]: bytes of the images."""
         return np.concatenate([index.sizes for index in self.indexes])
+
+    def image(self, i: int) -> bytes:
+        """The image of sample i."""
+        return self.read(i, i + 1)[0]
+
+    def ahead(self, batch: Callable[[int], Batch], start: int, stop: int, room: float) -> Ahead:
+        """As of Items."""
+        return Ahead(self, self.groups > 0, batch, start, stop, room)
 
     def read(self, start: int, stop: int) -> list[bytes]:
         """The images of samples that follow each other in one shard, which are transferred together."""
@@ -106,11 +120,6 @@ class Samples:
         return reading.result()
 
     @property
-    def grouped(self) -> bool:
-        """Whether samples can only be read together with their group."""
-        return self.groups > 0
-
-    @property
     def groups(self) -> int:
         """How many groups there are; of samples that can be read alone none."""
         return sum(int(index.groups.max()) + 1 for index in self.indexes if len(index.groups))
@@ -136,6 +145,18 @@ class Samples:
         ]
         return text_digest(shards)
 
+    def splits(self) -> dict[str, Part]:
+        """The samples of each split, train first; all are train where not each shard has the name of one split."""
+        splits = [split_in(title) for title in self.titles]
+        splits = splits if all(splits) else ["train"] * len(splits)
+        found = {}
+        for split in (name for name in SPLITS if name in splits):
+            shards = [i for i, each in enumerate(splits) if each == split]
+            rows = np.concatenate([np.arange(self.first[i], self.first[i + 1]) for i in shards])
+            indexes, titles = [self.indexes[i] for i in shards], [self.titles[i] for i in shards]
+            found[split] = Part(Samples(self.store, indexes, titles, self.title), rows)
+        return found
+
     def check_alike(self, field: str) -> None:
         """Check that all shards have the same fields."""
         has = [{*index.texts, *(["an image"] if len(index) and index.starts[0] >= 0 else [])} for index in self.indexes]
@@ -145,28 +166,6 @@ class Samples:
                 with_it = next(title for title, fields in zip(self.titles, has, strict=True) if each in fields)
                 what = f"{with_it} has {each}, and {without[0]} has none"
                 raise UserError(field, what, "give shards of the same fields, or leave out those that differ")
-
-
-class Part(NamedTuple):
-    """The samples of a split."""
-
-    samples: Samples
-    rows: np.ndarray  # among those of all splits
-
-
-def split_samples(samples: Samples) -> dict[str, Part]:
-    """The samples of each split, train first; all are train where not each shard has the name of one split."""
-    splits = [split_in(title) for title in samples.titles]
-    splits = splits if all(splits) else ["train"] * len(splits)
-    found = {}
-    for split in (name for name in SPLITS if name in splits):
-        shards = [i for i, each in enumerate(splits) if each == split]
-        rows = np.concatenate([np.arange(samples.first[i], samples.first[i + 1]) for i in shards])
-        part = Samples(
-            samples.store, [samples.indexes[i] for i in shards], [samples.titles[i] for i in shards], samples.title
-        )
-        found[split] = Part(part, rows)
-    return found
 
 
 def split_in(title: str) -> str:

@@ -31,7 +31,7 @@ LONGEST = 1 << 40  # items of a sequence that ends
 EXACT = 1e-3  # how far 255 times a number may be from a whole one, for it to be a pixel of 8 bits
 
 
-class Items:
+class Sequenced:
     """The examples of a sequence. `read` is called by several threads, and asks it for one item at a time."""
 
     sealed, known = False, None

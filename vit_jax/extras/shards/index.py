@@ -16,12 +16,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from ...data.progress import progress
 from ...errors import UserError
 from ...files.arrays import read_arrays
 from ...files.digests import text_digest
 from ...files.places import Stat, Store
 from ...machine.backend import cache_folder
-from ..progress import progress
 from .pattern import INDEX, Shards
 
 A = TypeVar("A")

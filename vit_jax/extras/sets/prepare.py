@@ -22,15 +22,15 @@ from typing import IO
 
 import numpy as np
 
+from ...data.fetch.places import find_prepared
+from ...data.progress import progress
 from ...errors import UserError
 from ...files.arrays import read_arrays
 from ...files.atomic import sync_folder
 from ...files.digests import array_digest, text_digest
 from ...files.locks import lock_file
-from ..progress import progress
 from .archives import OFFICIAL, Archive, CifarSet, IdxSet, OfficialSet
 from .download import NotFetched, difference, fetch
-from .places import find_prepared
 
 _MOST_NAMES = 1 << 16  # bytes
 _OTHER = 1 << 20  # bytes of a member that is not used, such as readme.html
