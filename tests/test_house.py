@@ -40,7 +40,7 @@ ONLY_WHEN_USED = {
 }
 FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow", "jax2onnx", "onnx", "onnx_ir", "onnxruntime"}
 # What convert reads of vit_jax: nothing that loads jax.
-CONVERT_READS = re.compile(rf"vit_jax\.({SPECS}|(errors|files|config|text|runs|presets)(\..+)?)")
+CONVERT_READS = re.compile(rf"vit_jax\.({SPECS}|(errors|plugins|files|config|text|runs|presets)(\..+)?)")
 LAZY = ("convert.verify", "convert.write.program")  # they import frameworks, inside functions
 # Where vit_jax uses convert, and, where `export` is asked for that, its verify.
 INTEROP, EXPORT = (

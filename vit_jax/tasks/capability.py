@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -61,16 +60,6 @@ class Capability:
         """
 
 
-@functools.cache
-def capabilities() -> dict[str, type[Capability]]:
-    """Those that are installed, by name; one of another package that cannot be imported is left out, in a sentence."""
-    found = {}
-    for name in CAPABILITIES.plugins():
-        with blaming(name, goes_on=True):
-            found[name] = CAPABILITIES[name]
-    return found
-
-
 @contextlib.contextmanager
 def blaming(name: str, goes_on: bool = False) -> Iterator[None]:
     """A context in which what a capability of another package raises becomes a sentence that names both.
@@ -84,7 +73,7 @@ def blaming(name: str, goes_on: bool = False) -> Iterator[None]:
         if package == OURS or (own and not goes_on):
             raise
         subject = f"the capability {name!r} of the package {package}"
-        why = str(error).removeprefix(f"{subject}: ") if own else f"failed ({type(error).__name__}: {error})"
+        why = str(error) if own else f"failed ({type(error).__name__}: {error})"
         failed = UserError(subject, why, "" if own else "update that package, or remove it")
         if not goes_on:
             raise failed from error

@@ -180,9 +180,7 @@ class Predictor:
     def capability(self, name: str) -> Any:
         """What the network can besides answering, by a name that `vit-jax plugins` lists."""
         if name not in CAPABILITIES:
-            raise UserError(
-                f"there is no capability {name!r}", remedy=f"give one of {', '.join(CAPABILITIES.plugins())}"
-            )
+            raise UserError(f"there is no capability {name!r}", remedy=f"give one of {', '.join(CAPABILITIES)}")
         return CAPABILITIES[name](self)
 
     def draw_attention(

@@ -14,10 +14,11 @@ from ..files.metrics import HISTOGRAMS, as_json
 from ..files.places import is_kept
 from ..files.reading import show_path
 from ..files.terminal import print_wrapped, printable
+from ..plugins import CAPABILITIES
 from ..reports.comparison import splits
 from ..reports.figure import draw_curves_of
 from ..runs.several import kind_of
-from ..tasks.capability import blaming, capabilities
+from ..tasks.capability import blaming
 from ..tasks.table import task_spec
 from .hooks import Hooks
 from .loop import TOKENS, measure, measure_and_log, watched_split
@@ -141,7 +142,7 @@ def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str
     if result is not None:
         measured = f"test split, {caption}"
         task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, measured)
-    for name, each in capabilities().items():
+    for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
             each.draw(task, network, data, result, s.folder.plots, caption)
     return sample

@@ -14,7 +14,8 @@ from ...config.fields import option
 from ...config.run import paths_in
 from ...errors import Field, UserError
 from ...files.destination import check_outputs
-from ...tasks.capability import Capability, blaming, capabilities
+from ...plugins import CAPABILITIES
+from ...tasks.capability import Capability, blaming
 from ..selection import FileFlags, LanguageFlags, SelectionFlags, UnreadableFlags
 
 BATCH = 64
@@ -97,7 +98,7 @@ class FeatureFlags:
 def _fitting() -> dict[str, type[Capability]]:
     """The capabilities with flags that `predict` has not already; others are left out, in a sentence."""
     found, known = {}, flags.flags(PredictFlags) | flags.flags(FeatureFlags) | flags.flags(AnswerFlags)
-    for name, each in capabilities().items():
+    for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
             own = flags.flags(make_dataclass("Own", (), bases=(each.flags,), frozen=True)()) if each.flags else {}
             if both := own.keys() & known:
