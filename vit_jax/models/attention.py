@@ -7,8 +7,6 @@ where a query may attend to a key. A padding is [B, N], True at real tokens; a m
 
 from __future__ import annotations
 
-import functools
-import operator
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -178,15 +176,7 @@ def attention_core(
 class AttentionPool(Attention):
     """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        norm: LayerNorm,
-        mlp: Mlp,
-        dtype: Any = jnp.float32,
-        lowering: Lowering = PLAIN,
-    ):
+    def __init__(self, width: int, heads: int, norm: LayerNorm, mlp: Mlp, dtype: Any, lowering: Lowering = PLAIN):
         super().__init__(width, heads, width // heads, dtype=dtype, lowering=lowering)
         self.probe = nnx.Param(jnp.zeros((width,), dtype))
         self.norm, self.mlp = norm, mlp
@@ -220,35 +210,6 @@ class Leading(Known):
     count: int
 
 
-def attention_mask(
-    batch: int,
-    query_length: int,
-    key_length: int,
-    *,
-    padding: Array | None = None,
-    mask: Array | None = None,
-    causal: bool = False,
-) -> Array | None:
-    """One mask for all that hides keys: a padding, a mask, and what comes later. Shapes: padding bool [B, Nk], mask [B,
-    H, Nq, Nk]. A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
-    """
-    masks = []
-    if padding is not None:
-        if padding.dtype != bool or padding.shape != (batch, key_length):
-            raise ArgumentError(
-                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
-                "True at real tokens: give it that dtype and shape"
-            )
-        masks.append(padding[:, None, None, :])
-    if mask is not None:
-        # Attention checks it too, but only after a mask of fewer axes would have been broadcast to the others.
-        check_mask(mask, (batch, None, query_length, key_length))
-        masks.append(mask)
-    if causal:
-        masks.append((jnp.arange(key_length) <= jnp.arange(query_length)[:, None])[None, None])
-    return functools.reduce(operator.and_, masks) if masks else None
-
-
 def needs_even(attention: nnx.Module, dtype: Any) -> bool:
     """Whether the kernel that computes an attention in this dtype needs an even number of tokens."""
     if not isinstance(attention, Attention):  # a user's own, put in its place
@@ -269,19 +230,6 @@ def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | Non
     count = x.shape[1]
     mask = Leading((jnp.arange(count + 1) < count)[None, None, None], count)
     return padded(x), None if table is None else padded(table), mask
-
-
-def from_torch_mask(mask: Any, heads: int = 0) -> Array:
-    """A boolean mask of torch (True = ignore) in the form of this module (True = attend) -> bool [B, Nk]."""
-    ignored = jnp.asarray(mask)
-    if ignored.dtype != bool:
-        raise ArgumentError(
-            f"mask {ignored.dtype}: only boolean masks are taken; for an additive one give mask == -inf"
-        )
-    keep = ~ignored
-    if not heads:
-        return keep
-    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])
 
 
 def check_mask(mask: Array | Known | None, shape: tuple[int, int | None, int, int]) -> None:

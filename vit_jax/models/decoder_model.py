@@ -18,10 +18,11 @@ from jax import Array
 from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
-from .attention import Causal, attention_mask
+from .attention import Causal
 from .decoder import Cache, Decoder, norm
 from .layers import Intermediates, accumulation_dtype, dropout, fold, sinusoids
 from .lowering import PLAIN, Lowering
+from .masks import attention_mask
 from .state import Network
 from .transformer_config import TransformerConfig
 

@@ -69,12 +69,12 @@ class Linear(nnx.Module):
 class LayerNorm(nnx.Module):
     """y = (x - mean) / sqrt(var + eps) * scale + bias over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
 
-    centred = True  # whether the mean is subtracted
+    centred = True  # whether the mean is subtracted; without that there is no bias either
 
     def __init__(self, width: int, eps: float, bias: bool = True, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
         self.eps, self.lowering = eps, lowering
         self.scale = nnx.Param(jnp.ones((width,), dtype))
-        self.bias = nnx.Param(jnp.zeros((width,), dtype)) if bias else None
+        self.bias = nnx.Param(jnp.zeros((width,), dtype)) if bias and self.centred else None
 
     def __call__(self, x: Array) -> Array:  # [..., D] -> [..., D]
         y = standardise(x.astype(accumulation_dtype(x.dtype)), self.eps, self.centred, self.lowering.platform)
@@ -87,11 +87,6 @@ class RMSNorm(LayerNorm):
     """y = x / sqrt(mean(x^2) + eps) * scale over the last axis, no bias (Zhang & Sennrich 2019, arXiv 1910.07467)."""
 
     centred = False
-
-    def __init__(
-        self, width: int, eps: float, bias: bool = False, dtype: Any = jnp.float32, lowering: Lowering = PLAIN
-    ):
-        super().__init__(width, eps, False, dtype, lowering)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))

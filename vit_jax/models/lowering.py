@@ -64,8 +64,7 @@ def of_evaluation(dtype: Any, target: Target = HERE) -> Lowering:
     return Lowering(rounds=rounds_factors(jnp.dtype(dtype).name, target))
 
 
-def of_training(run: RunConfig, target: Target = HERE, gather: Gather | None = None) -> Lowering:
-    """How the training step of a run is lowered."""
-    how = of_evaluation(run.compute_dtype, target)
-    chosen = replace(how, attention=run.attention_kernel, remat=run.remat, scan=run.scan, gather=gather)
-    return replace(chosen, platform=target.platform, capability=target.capability)
+def of_training(run: RunConfig, target: Target = HERE) -> Lowering:
+    """How the training step of a run is lowered; of one that splits parameters, without `gather`."""
+    rounds, there = rounds_factors(run.compute_dtype, target), (target.platform, target.capability)
+    return Lowering(*there, run.attention_kernel, run.remat, run.scan, rounds)

@@ -7,7 +7,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -74,10 +74,11 @@ class Step:
         self.lora = Lora(run) if run.lora.rank else None
         there = find_division(run, self.hosts.count, self.target)
         self.devices, self.parts = Devices(there.devices, run.fsdp, self.hosts, self.target), there.parts
-        self.shards = None
+        self.lowering, self.shards = of_training(run, self.target), None
         if run.fsdp > 1:
-            self.shards = Shards(self.devices, self.parameter_shapes(), run.compute_dtype == "bfloat16")
-        self.lowering = of_training(run, self.target, self.shards.gather_block if self.shards else None)
+            half = run.compute_dtype == "bfloat16" and not self.lowering.rounds
+            self.shards = Shards(self.devices, self.parameter_shapes(), half)
+            self.lowering = replace(self.lowering, gather=self.shards.gather_block)
         self.definition = self.define(self.lowering)
         self.kernels = FewKernels(self.devices) if self.devices.target.platform == "gpu" else Kernels()
 
