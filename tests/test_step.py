@@ -375,12 +375,8 @@ def network(run, dtype):
         for name, shape in run.model.shapes().items()
     }
     its = task_of(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
-    engine = Engine(
-        run,
-        functools.partial(definition, run.model, dtype, dtype),
-        its,
-        Optimizer(run.optim, STEPS, 5, run.model.parameters()),
-    )
+    define = functools.partial(definition, run.model, dtype, dtype)
+    engine = Engine(run, define, its, Optimizer(run.optim, STEPS, 5, run.model.parameters()))
     check_shares({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as training/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 

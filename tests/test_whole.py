@@ -9,6 +9,7 @@ any jaxlib. What is fused matters, so nothing here is compiled quickly.
 
 import importlib.metadata
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
