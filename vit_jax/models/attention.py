@@ -110,7 +110,7 @@ class Attention(nnx.Module):
         if bias is None and self.relative is not None:
             bias = self.relative(*shape[2:])
         kept = keep(shape, self.dropout, keys)
-        fused = not self.why_plain(q.dtype.name) and (intermediates is None or name not in intermediates)
+        fused = not why_plain(self, q.dtype.name) and (intermediates is None or name not in intermediates)
         how = self.dropout, self.scale, fused, self.lowering.capability
         context, weights = plain_or_fused(q, k, v, mask, bias, kept, *how)
         sow(intermediates, name, weights)
@@ -119,18 +119,19 @@ class Attention(nnx.Module):
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         return self.out(self.inner_norm(context.reshape(*context.shape[:2], -1)))
 
-    def why_plain(self, dtype: str) -> str:
-        """Why no fused kernel computes it in this dtype; empty where one does."""
-        how = self.lowering.attention
-        if how == "plain":
-            return "attention-kernel is plain"
-        if how == "auto":
-            return obstacle(dtype, self.head_width, self.lowering.capability, self.dropout)
-        if how != "fused":
-            assert_never(how)
-        if dtype not in FUSED:
-            return f"it computes in {dtype}"
-        return f"its weights have dropout {self.dropout:g}" if self.dropout else ""
+
+def why_plain(attention: Attention, dtype: str) -> str:
+    """Why no fused kernel computes an attention in this dtype; empty where one does."""
+    how = attention.lowering.attention
+    if how == "plain":
+        return "attention-kernel is plain"
+    if how == "auto":
+        return obstacle(dtype, attention.head_width, attention.lowering.capability, attention.dropout)
+    if how != "fused":
+        assert_never(how)
+    if dtype not in FUSED:
+        return f"it computes in {dtype}"
+    return f"its weights have dropout {attention.dropout:g}" if attention.dropout else ""
 
 
 def plain_or_fused(
@@ -216,7 +217,7 @@ def needs_even(attention: nnx.Module, dtype: Any) -> bool:
         return False
     name = jnp.dtype(dtype).name
     how = implementation(name, attention.head_width, attention.lowering.capability)
-    return how == "cudnn" and not attention.why_plain(name)
+    return how == "cudnn" and not why_plain(attention, name)
 
 
 def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Leading]:

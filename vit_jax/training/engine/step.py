@@ -26,7 +26,7 @@ from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
 from ...machine.numerics import random_key
 from ...machine.targets import HERE, Target
-from ...models.attention import Attention, AttentionPool
+from ...models.attention import Attention, AttentionPool, why_plain
 from ...models.lowering import Lowering, of_training
 from ...models.state import merge
 from ...tasks.base import Batch, Task
@@ -279,7 +279,7 @@ def attention_plan(network: Any, run: RunConfig, lowering: Lowering) -> tuple[bo
     """
     found = [module for _, module in nnx.iter_modules(network) if isinstance(module, Attention)]
     dtypes = ["float32" if isinstance(each, AttentionPool) else run.compute_dtype for each in found]
-    reasons = [why for why in map(Attention.why_plain, found, dtypes) if why]
+    reasons = [why for why in map(why_plain, found, dtypes) if why]
     fused = len(reasons) < len(found)
     if lowering.attention == "plain" or (lowering.attention == "auto" and lowering.platform == "cpu"):
         return fused, ""
