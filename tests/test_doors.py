@@ -25,6 +25,7 @@ from vit_jax.config import flags
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
+from vit_jax.extras.report import hook
 from vit_jax.extras.sets.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
@@ -82,7 +83,7 @@ def place(tmp_path_factory):
 def plain(monkeypatch):
     """Without pictures, which take longer than these runs."""
     monkeypatch.setattr(finish, "draw", lambda *a: None)
-    monkeypatch.setattr(finish, "leave_report", lambda *a: None)
+    monkeypatch.setattr(hook, "leave_report", lambda *a: None)
 
 
 @pytest.fixture(scope="module")

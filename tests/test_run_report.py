@@ -19,7 +19,8 @@ from vit_jax import runs
 from vit_jax.errors import UserError
 from vit_jax.extras.report import charts, parts, tables
 from vit_jax.extras.report import command as report_command
-from vit_jax.extras.report.command import command, leave_report, report
+from vit_jax.extras.report.command import command, report
+from vit_jax.extras.report.hook import leave_report
 from vit_jax.figures import report_data
 from vit_jax.figures.report_data import keep_attention, keep_classes, keep_positions, keep_texts
 from vit_jax.models.transformer_config import TransformerConfig
