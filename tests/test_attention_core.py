@@ -14,9 +14,10 @@ from vit_jax.models import attention_kernels as module
 from vit_jax.models.attention import Attention, Causal, Leading, attention_core, plain_or_fused
 from vit_jax.models.attention_kernels import implementation
 from vit_jax.models.build import network_class
-from vit_jax.models.stack import attention_plan
+from vit_jax.models.lowering import of_training
 from vit_jax.models.state import merge, split_model
 from vit_jax.presets.table import preset
+from vit_jax.training.engine.step import attention_plan
 
 DRAW = np.random.default_rng(0)
 B, H, NQ, NK, DH = 2, 3, 5, 7, 4
@@ -256,8 +257,9 @@ def test_of_a_pool_that_is_an_attention_it_is_said_that_it_is_plain():
 def planned(run, target):
     """`attention_plan` of a run."""
     model = run.model.with_data()
-    network = nnx.eval_shape(lambda: network_class(model)(model))
-    return attention_plan(network, replace(run, model=model), read_target(target))
+    lowering = of_training(run, read_target(target))
+    network = nnx.eval_shape(lambda: network_class(model)(model, lowering=lowering))
+    return attention_plan(network, replace(run, model=model), lowering)
 
 
 @pytest.mark.parametrize("length", [196, 197])

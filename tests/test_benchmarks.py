@@ -101,7 +101,8 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
 
     np.testing.assert_allclose(*both(batch["image"]), atol=1e-5)
 
-    engine = Engine(run, network, classify, Optimizer(run.optim, 100, 10, SMALL.parameters()))
+    define, optimizer = functools.partial(definition, SMALL), Optimizer(run.optim, 100, 10, SMALL.parameters())
+    engine = Engine(run, define, classify, optimizer)
     trainer = plain.Trainer(twin, run.optim, sides.MEAN, sides.STD)
     state = engine.start(weights)
     for _ in range(2):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -203,7 +204,7 @@ def test_the_teacher_sees_the_augmented_image_resized_as_pillow_does(kernel, siz
 def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
     run = a_run(accumulate=2, scan=True, remat="full")
     task = taught(run)
-    engine = Engine(run, definition(STUDENT), task, Optimizer(run.optim, 4, 2, STUDENT.parameters()))
+    engine = Engine(run, partial(definition, STUDENT), task, Optimizer(run.optim, 4, 2, STUDENT.parameters()))
     first = engine.frozen_arrays
     losses = []
     for scale in (1, 3, 1):

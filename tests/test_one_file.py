@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -166,7 +167,7 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
     batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
     for parallel in ("jit", "pmap"):
         engine = Engine(
-            replace(run, parallel=parallel), definition(run.model), task, Optimizer(run.optim, 10, 5, table)
+            replace(run, parallel=parallel), partial(definition, run.model), task, Optimizer(run.optim, 10, 5, table)
         )
         losses = []
         for threshold in (128, 0, 256, 128):

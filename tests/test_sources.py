@@ -1,7 +1,9 @@
 """A source of another package: what it gives is learned of, captioned, translated and predicted like any other."""
 
+import re
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -99,6 +101,21 @@ def test_images_may_be_files_and_numbers_may_have_names(package, monkeypatch, tm
     (tmp_path / "3.png").unlink()
     with pytest.raises(UserError, match=r"1 unreadable image.*files 3"):
         open_dataset(a_run("birds:owls", validation=0, test=0))
+
+
+def test_the_example_in_contributing_works(package, monkeypatch, tmp_path):
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"## A source of data.*?```python\n(.*?)```", page, re.S)
+    exec(code, vars(package))
+    rows = [f"{i}.png,{KINDS[i % 2]},the {KINDS[i % 2]},{'' if i % 3 else 'test'}" for i in range(N)]
+    (tmp_path / "birds.csv").write_text("\n".join(["file,kind,said,split", *rows]))
+    for i in range(N):
+        (tmp_path / f"{i}.png").write_bytes(png(i))
+    found = open_dataset(a_run(f"birds:{tmp_path}"))
+    assert found.class_names == KINDS and len(found.splits["test"]) == N // 3
+    assert open_dataset(a_run("birds:", dir=str(tmp_path))).same_as(found.identity)
+    told = open_captions(CaptionData(source=f"birds:{tmp_path}", length=6), 8, 1, (4, 4), normalize="half")
+    assert told.splits["test"].references[0] == ["the owl"]
 
 
 def test_captions_are_read(package):

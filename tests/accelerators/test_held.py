@@ -39,7 +39,7 @@ def replicate(monkeypatch: pytest.MonkeyPatch) -> None:
 def widen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations are in float32."""
     define = vit_jax.models.build.definition
-    monkeypatch.setattr(vit_jax.models.build, "definition", lambda config, *_, **__: define(config))
+    monkeypatch.setattr(vit_jax.models.build, "definition", lambda config, *how: define(config, lowering=how[-1]))
 
 
 def unfuse(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
 from vit_jax.figures.figure import page
 from vit_jax.models.layers import Linear, fold
+from vit_jax.models.lowering import PLAIN
 from vit_jax.presets.entry import Preset
 from vit_jax.tasks.base import Task
 from vit_jax.tasks.image_spec import Preprocessing
@@ -56,10 +57,12 @@ class PerceptronConfig(NetworkConfig):
 class Perceptron(nnx.Module):
     """Images [B, h, w, C] to [B, 1]."""
 
-    def __init__(self, config: PerceptronConfig, *, rngs=None, dtype=jnp.float32, param_dtype=jnp.float32):
+    def __init__(
+        self, config: PerceptronConfig, *, rngs=None, dtype=jnp.float32, param_dtype=jnp.float32, lowering=PLAIN
+    ):
         self.config, self.dtype = config, jnp.dtype(dtype)
-        self.fc1 = Linear(config.image**2 * config.channels, config.hidden, dtype=param_dtype)
-        self.fc2 = Linear(config.hidden, 1, dtype=param_dtype)
+        self.fc1 = Linear(config.image**2 * config.channels, config.hidden, True, param_dtype, lowering)
+        self.fc2 = Linear(config.hidden, 1, True, param_dtype, lowering)
 
     def __call__(self, images: Any, *, keys: Any = None) -> Any:
         return self.fc2(jnp.tanh(self.fc1(images.astype(self.dtype).reshape(len(images), -1))))

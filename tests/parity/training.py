@@ -120,7 +120,7 @@ def compiled(c: Config, dtype: str) -> Any:
     run = make_run(c, OptimConfig(), dtype)
     engine = Engine(
         run,
-        definition(c, dtype=dtype, param_dtype=dtype),
+        functools.partial(definition, c, dtype, dtype),
         task_of(run, KEPT),
         Optimizer(run.optim, STEPS_RUN, EPOCH, c.parameters()),
     )
@@ -197,8 +197,8 @@ def in_stages(name: str, c: Config) -> Iterator[Check]:
     trainer = Trainer(run, STEPS_RUN, EPOCH, KEPT)
     trainer.load(weights(c))
     with dropping.fed() as (mine, theirs), on_cpu("float64"):
-        network = definition(c, dtype="float64", param_dtype="float64")
-        engine = Engine(run, network, task_of(run, KEPT), Optimizer(run.optim, STEPS_RUN, EPOCH, c.parameters()))
+        define = functools.partial(definition, c, "float64", "float64")
+        engine = Engine(run, define, task_of(run, KEPT), Optimizer(run.optim, STEPS_RUN, EPOCH, c.parameters()))
         engines = engines_of(engine, run, STEPS_RUN)
         state = engine.start(unflatten({k: jnp.asarray(v) for k, v in weights(c).items()}))
         losses = []

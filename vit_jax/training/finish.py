@@ -137,7 +137,7 @@ def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str
     if best and step is not None:
         caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
     data = s.setup.dataset
-    network = merge(s.engine.definition, parameters)
+    network = merge(s.setup.evaluator.definition, parameters)
     sample = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
     if result is not None:
         measured = f"test split, {caption}"

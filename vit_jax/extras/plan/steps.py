@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Literal
 
 from ...config.lora import trainable_table
@@ -31,6 +32,7 @@ class Compiled:
 
     def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
         from ...models.build import definition
+        from ...models.lowering import of_evaluation
         from ...tasks.computed import task_of
         from ...training.engine.engine import Engine
         from ...training.engine.evaluator import Evaluator
@@ -39,12 +41,13 @@ class Compiled:
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)
         task = task_of(self.run, self.given.metadata).load_frozen_arrays(self.teacher, target)
-        network = definition(self.run.model, run.compute_dtype, parameter_dtype(run), target)
+        define = partial(definition, self.run.model, run.compute_dtype, parameter_dtype(run))
         optimizer = Optimizer(run.optim, STEPS * run.epochs, STEPS, trainable_table(self.run))
-        self.engine = Engine(self.run, network, task, optimizer, target=target)
+        self.engine = Engine(self.run, define, task, optimizer, target=target)
         rows = self.given.rows
         check_shares({f"batch {rows}": rows}, len(self.engine.devices), self.engine.parts, run.augment.together)
-        self.evaluator = Evaluator(self.run.model, network, task, self.engine.devices)
+        evaluated = define(of_evaluation(run.compute_dtype, target))
+        self.evaluator = Evaluator(self.run.model, evaluated, task, self.engine.devices)
 
     def trace(self, what: What) -> Any:
         """A step, as jax.jit(...).trace gives it."""
@@ -55,7 +58,7 @@ class Compiled:
 
         if what == "train":
             return self.engine.trace(_shapes(self.given.batch))
-        devices, task, definition = self.engine.devices, self.engine.task, self.engine.definition
+        devices, task, definition = self.engine.devices, self.engine.task, self.evaluator.definition
         tree = self.engine.network_shapes()
         parameters, batch = devices.shapes(tree, devices.shardings_of(tree)), self._examples()
         if what == "evaluate":
