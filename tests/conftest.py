@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from vit_jax.machine.backend import cache_folder
+from vit_jax.plugins import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -169,8 +170,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """As `door`, but in this process, where jax is already imported: for what a command does once it has started."""
 
     def run(name: str, *args: object, cwd: Path = tmp_path) -> "subprocess.CompletedProcess[str]":
-        module = {"convert": "convert.__main__", "compare": "vit_jax.reports.compare"}
-        main = importlib.import_module(module.get(name, f"vit_jax.commands.{name}")).main
+        main = importlib.import_module(COMMANDS.ours[name].target.partition(":")[0]).main
         words = [name, *map(str, args)]
         capsys.readouterr()
         with monkeypatch.context() as patch:
