@@ -511,7 +511,7 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
     of_any = {
         *("accumulate", "parallel", "fsdp", "scan", "remat", "attention_kernel", "steps_per_dispatch"),
         *("max_steps", "max_minutes", "name", "dir", "keep", "save_minutes", "async_save", "log_every"),
-        *("profile_steps", "histograms", "stall_minutes", "tensorboard", "wandb"),
+        *("profile_steps", "histograms", "stall_minutes", "tensorboard", "wandb", "hooks"),
     }
     for run, more in (
         (

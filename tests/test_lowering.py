@@ -6,11 +6,11 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from vit_jax.models.lowering.lowering.attention_kernels import NARROW
 
 from vit_jax.config.dotted import value_at
 from vit_jax.config.network import Teacher
 from vit_jax.config.trees import unflatten
-from vit_jax.models.attention_kernels import NARROW
 from vit_jax.models.build import definition
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset

@@ -132,8 +132,6 @@ SOURCES: Table[Any] = Table(
         "wds": Plugin("vit_jax.extras.shards.open:open_wds", "tars as webdataset writes them"),
         "parquet": Plugin("vit_jax.extras.shards.open:open_parquet", "parquet files, as datasets writes them"),
         "tfds": Plugin("vit_jax.extras.sets.records:open_set", "prepared sets of TFDS, and official ones by name"),
-        # Without a target: what the readers of images, captions and texts open themselves.
-        **dict.fromkeys(("folder", "csv", "captions", "coco", "pairs", "tsv", "texts"), Plugin("", "built in")),
     },
 )
 COMMANDS: Table[Callable[[], int]] = Table(

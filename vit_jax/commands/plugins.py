@@ -7,7 +7,7 @@ import sys
 from ..errors import UserError
 from ..files.terminal import print_wrapped, printable, run_command
 from ..models.networks import NETWORKS
-from ..plugins import CAPABILITIES, COMMANDS, HOOKS, LAYOUTS, STORES
+from ..plugins import CAPABILITIES, COMMANDS, HOOKS, LAYOUTS, SOURCES, STORES
 from ..presets.table import PRESETS
 from ..tasks.table import TASKS
 
@@ -24,7 +24,7 @@ def command(arguments: list[str]) -> None:
         return
     if arguments:
         raise UserError(f"vit-jax plugins {arguments[0]}", "takes no arguments", "leave them out")
-    for table in (COMMANDS, STORES, HOOKS, CAPABILITIES, NETWORKS, TASKS, PRESETS, LAYOUTS):
+    for table in (COMMANDS, SOURCES, STORES, HOOKS, CAPABILITIES, NETWORKS, TASKS, PRESETS, LAYOUTS):
         print_wrapped(f"{table.group:14} {', '.join(table.ours)}")
         for name, plugin in table.plugins().items():
             if name not in table.ours:

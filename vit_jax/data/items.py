@@ -21,6 +21,8 @@ from .images.preprocess import read_image
 from .images.sources.base import Source
 
 SETS = "tfds"  # in SOURCES: what opens the sets whose names alone are a data.source of labelled images
+# What the readers of images, captions and texts open themselves, and a set of TFDS is asked for by its own name.
+BUILT_IN = (SETS, "folder", "csv", "captions", "coco", "pairs", "tsv", "texts")
 MDS = "mds:"  # began the shards of MosaicML's streaming
 
 
@@ -201,10 +203,9 @@ def source_named(source: str) -> str:
     name, colon, rest = source.partition(":")
     if source.startswith(MDS):
         raise UserError(source, "names shards of MDS, which are not read", instead_of(MDS))
-    ours = SOURCES.ours.get(name)
-    if ours or rest.startswith("//"):  # s3:// is a store
-        return name if colon and ours and ours.target and name != SETS else ""
-    return name if colon and name in SOURCES else ""
+    if not colon or name in BUILT_IN or rest.startswith("//"):  # s3:// is a store
+        return ""
+    return name if name in SOURCES else ""
 
 
 def open_any(source: str, asked: Asked) -> Items | Source:

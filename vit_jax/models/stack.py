@@ -17,8 +17,8 @@ from flax import nnx
 from jax import Array
 
 from .layers import Intermediates, sow
-from .lowering import PLAIN, Lowering
-from .rounded import product_p
+from .lowering.lowering import PLAIN, Lowering
+from .lowering.rounded import product_p
 from .state import merge, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens

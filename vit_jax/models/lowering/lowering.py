@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from ..config.run import RunConfig
-from ..machine.targets import HERE, Target
+from ...config.run import RunConfig
+from ...machine.targets import HERE, Target
 from .rounded import rounds_factors
 
 Gather = Callable[[str, Any], Any]  # of the name of a stack and the tree of one of its blocks
