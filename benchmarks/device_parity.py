@@ -122,7 +122,7 @@ def attention_errors() -> list[dict[str, Any]]:
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from vit_jax.models.lowering.lowering.attention_kernels import fused_attention, implementation
+    from vit_jax.models.lowering.attention_kernels import fused_attention, implementation
 
     from vit_jax.machine import targets
 

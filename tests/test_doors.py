@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
-from vit_jax.models.lowering.lowering.rounded import rounds_factors
+from vit_jax.models.lowering.rounded import rounds_factors
 
 import vit_jax
 from vit_jax import errors, runs

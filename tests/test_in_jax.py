@@ -14,7 +14,7 @@ import vit_jax
 from vit_jax.errors import ArgumentError
 from vit_jax.models.build import network_class
 from vit_jax.models.captioner_config import CaptionerConfig
-from vit_jax.models.lowering.lowering import PLAIN, of_training
+from vit_jax.models.lowering import PLAIN, of_training
 from vit_jax.models.resnet_config import ResNetConfig
 
 IMAGES = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)

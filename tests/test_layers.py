@@ -15,7 +15,7 @@ from scipy.special import erf
 from vit_jax.config.trees import flatten
 from vit_jax.models.attention import Attention
 from vit_jax.models.layers import ACTIVATIONS, NORMS, LayerNorm, Mlp, drop_path, dropout, fold
-from vit_jax.models.lowering.lowering import Lowering
+from vit_jax.models.lowering import Lowering
 from vit_jax.models.state import initial_values, merge, replace_parameters, split_model
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from vit_jax.models.lowering.lowering.attention_kernels import NARROW
+from vit_jax.models.lowering.attention_kernels import NARROW
 
 from vit_jax.config.dotted import value_at
 from vit_jax.config.network import Teacher

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.models.lowering.lowering import Lowering
+from vit_jax.models.lowering import Lowering
 from vit_jax.models.positions.relative import RelativePosition, bucket
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer import Transformer

@@ -22,7 +22,7 @@ from vit_jax.models.attention import Attention
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.layers import Mlp
-from vit_jax.models.lowering.lowering import of_training
+from vit_jax.models.lowering import of_training
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.computed import task_of

@@ -16,9 +16,9 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
+from .kernels.fused import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
-from .lowering.attention_kernels import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
-from .lowering.lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering
 from .positions.relative import RelativePosition
 from .positions.rotary import angles, apply_rope
 

@@ -13,7 +13,7 @@ from jax import Array
 from ..config.network import NetworkConfig
 from ..config.trees import flatten, unflatten
 from ..machine.numerics import with_fixed_settings
-from .lowering.lowering import Lowering, of_evaluation
+from .lowering import Lowering, of_evaluation
 from .state import initial_values, split_model
 
 

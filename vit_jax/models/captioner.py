@@ -25,7 +25,7 @@ from . import state
 from .captioner_config import CaptionerConfig
 from .decoder_model import DecoderModel, check_vectors
 from .layers import Intermediates, Linear, capture, fold, sow
-from .lowering.lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering
 from .vit import ViT
 
 

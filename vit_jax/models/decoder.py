@@ -17,7 +17,7 @@ from jax import Array
 from ..errors import ArgumentError
 from .attention import Attention, Causal
 from .layers import NORMS, Intermediates, LayerNorm, Mlp, dropout, fold
-from .lowering.lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering
 from .masks import attention_mask
 from .positions.relative import RelativePosition
 from .stack import Stack

@@ -21,7 +21,7 @@ from ..machine.numerics import with_promotion
 from .attention import Causal
 from .decoder import Cache, Decoder, norm
 from .layers import Intermediates, accumulation_dtype, dropout, fold, sinusoids
-from .lowering.lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering
 from .masks import attention_mask
 from .state import Network
 from .transformer_config import TransformerConfig

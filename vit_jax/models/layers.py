@@ -18,8 +18,8 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .lowering.lowering import PLAIN, Lowering
-from .lowering.rounded import rounded_product
+from .kernels.rounded import rounded_product
+from .lowering import PLAIN, Lowering
 
 
 def accumulation_dtype(dtype: Any) -> Any:

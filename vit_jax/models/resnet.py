@@ -22,7 +22,7 @@ from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .layers import Intermediates, Linear, accumulation_dtype, capture, sow
-from .lowering.lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering
 from .resnet_config import CAPTURED, EPS, Convolution, ResNetConfig
 
 

@@ -24,7 +24,7 @@ from . import state
 from .decoder import attention, mlp, norm, relative
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .layers import Intermediates, capture, dropout, fold, sow
-from .lowering.lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering
 from .masks import attention_mask
 from .stack import Stack
 from .transformer_config import TransformerConfig

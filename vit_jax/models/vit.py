@@ -43,7 +43,7 @@ from .layers import (
     sinusoids,
     sow,
 )
-from .lowering.lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering
 from .positions import rotary
 from .stack import Stack
 from .vit_config import ViTConfig

@@ -32,7 +32,7 @@ class Compiled:
 
     def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
         from ...models.build import definition
-        from ...models.lowering.lowering import of_evaluation
+        from ...models.lowering import of_evaluation
         from ...tasks.computed import task_of
         from ...training.engine.engine import Engine
         from ...training.engine.evaluator import Evaluator

@@ -22,7 +22,7 @@ from ...config.trees import unflatten
 from ...machine.targets import HERE, Target
 from ...models.build import definition
 from ...models.layers import accumulation_dtype, fold
-from ...models.lowering.lowering import of_evaluation
+from ...models.lowering import of_evaluation
 from ...models.state import merge
 from ...models.vit import ViT
 from ..base import Batch

@@ -14,8 +14,8 @@ from jax import Array
 
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, partition
-from ...models.lowering.lowering import Lowering
-from ...models.lowering.rounded import options
+from ...models.kernels.rounded import options
+from ...models.lowering import Lowering
 from ...tasks.base import Batch
 from ...weights.checkpoint import State
 from .step import Step, TrainState

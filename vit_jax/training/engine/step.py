@@ -27,7 +27,7 @@ from ...machine.hosts.group import ALONE, Hosts
 from ...machine.numerics import random_key
 from ...machine.targets import HERE, Target
 from ...models.attention import Attention, AttentionPool, why_plain
-from ...models.lowering.lowering import Lowering, of_training
+from ...models.lowering import Lowering, of_training
 from ...models.state import merge
 from ...tasks.base import Batch, Task
 from .devices import Devices

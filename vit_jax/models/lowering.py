@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from ...config.run import RunConfig
-from ...machine.targets import HERE, Target
-from .rounded import rounds_factors
+from ..config.run import RunConfig
+from ..machine.targets import HERE, Target
+from .kernels.rounded import rounds_factors
 
 Gather = Callable[[str, Any], Any]  # of the name of a stack and the tree of one of its blocks
 
