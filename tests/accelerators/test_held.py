@@ -39,7 +39,9 @@ def replicate(monkeypatch: pytest.MonkeyPatch) -> None:
 def widen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations are in float32."""
     define = vit_jax.models.build.definition
-    monkeypatch.setattr(vit_jax.models.build, "definition", lambda config, *how: define(config, lowering=how[-1]))
+    monkeypatch.setattr(
+        vit_jax.models.build, "definition", lambda config, *_, lowering=None: define(config, lowering=lowering)
+    )
 
 
 def unfuse(monkeypatch: pytest.MonkeyPatch) -> None:
