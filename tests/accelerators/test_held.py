@@ -39,9 +39,7 @@ def replicate(monkeypatch: pytest.MonkeyPatch) -> None:
 def widen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations are in float32."""
     define = vit_jax.models.build.definition
-    monkeypatch.setattr(
-        vit_jax.models.build, "definition", lambda config, *_, lowering=None: define(config, lowering=lowering)
-    )
+    monkeypatch.setattr(vit_jax.models.build, "definition", lambda config, *_, **how: define(config, **how))
 
 
 def unfuse(monkeypatch: pytest.MonkeyPatch) -> None:
