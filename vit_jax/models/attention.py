@@ -16,7 +16,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .attention_kernels import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
+from .kernels.fused import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
 from .lowering import PLAIN, Lowering
 from .positions.relative import RelativePosition

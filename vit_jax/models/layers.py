@@ -18,8 +18,8 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
+from .kernels.rounded import rounded_product
 from .lowering import PLAIN, Lowering
-from .rounded import rounded_product
 
 
 def accumulation_dtype(dtype: Any) -> Any:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ..config.run import RunConfig
 from ..machine.targets import HERE, Target
-from .rounded import rounds_factors
+from .kernels.rounded import rounds_factors
 
 Gather = Callable[[str, Any], Any]  # of the name of a stack and the tree of one of its blocks
 

@@ -14,8 +14,8 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ..machine.backend import few_rows
-from ..machine.targets import HERE, Target
+from ...machine.backend import few_rows
+from ...machine.targets import HERE, Target
 
 INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}  # of x86, as Linux names them
 
