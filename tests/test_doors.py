@@ -16,7 +16,6 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
-from vit_jax.models.lowering.rounded import rounds_factors
 
 import vit_jax
 from vit_jax import errors, runs
@@ -30,6 +29,7 @@ from vit_jax.extras.report import hook
 from vit_jax.extras.sets.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
+from vit_jax.models.kernels.rounded import rounds_factors
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
 from vit_jax.runs.values import flat, from_dict

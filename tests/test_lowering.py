@@ -6,12 +6,12 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from vit_jax.models.lowering.attention_kernels import NARROW
 
 from vit_jax.config.dotted import value_at
 from vit_jax.config.network import Teacher
 from vit_jax.config.trees import unflatten
 from vit_jax.models.build import definition
+from vit_jax.models.kernels.fused import NARROW
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.tasks.computed import task_of

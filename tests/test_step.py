@@ -107,7 +107,7 @@ def regression(freeze=(), few=False, **fields):
     graph, tree = split_model(Linear(3, 2))
     tree = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), tree)
     batches = [{"x": draw.normal(size=(8, 3)), "label": draw.normal(size=(8, 2))} for _ in range(STEPS)]
-    engine = Engine(run, lambda _: graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR))
+    engine = Engine(run, lambda lowering: graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR))
     engine.kernels = FewKernels(engine.devices) if few else engine.kernels
     return engine, tree, batches
 

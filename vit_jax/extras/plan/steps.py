@@ -46,7 +46,7 @@ class Compiled:
         self.engine = Engine(self.run, define, task, optimizer, target=target)
         rows = self.given.rows
         check_shares({f"batch {rows}": rows}, len(self.engine.devices), self.engine.parts, run.augment.together)
-        evaluated = define(of_evaluation(run.compute_dtype, target))
+        evaluated = define(lowering=of_evaluation(run.compute_dtype, target))
         self.evaluator = Evaluator(self.run.model, evaluated, task, self.engine.devices)
 
     def trace(self, what: What) -> Any:

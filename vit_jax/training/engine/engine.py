@@ -15,7 +15,6 @@ from jax import Array
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, partition
 from ...models.kernels.rounded import options
-from ...models.lowering import Lowering
 from ...tasks.base import Batch
 from ...weights.checkpoint import State
 from .step import Step, TrainState
@@ -51,13 +50,13 @@ class Engine(Step):
         else:
             assert_never(run.parallel)
 
-    def in_stage(self, run: RunConfig, define: Callable[[Lowering], Any]) -> Engine:
+    def in_stage(self, run: RunConfig, define: Callable[..., Any]) -> Engine:
         """The step of a stage of the run, in which its network drops at other rates; states and devices are the
         same.
         """
         stage = copy.copy(self)
         vars(stage).pop("attention", None)
-        stage.run, stage.define, stage.definition = run, define, define(self.lowering)
+        stage.run, stage.define, stage.definition = run, define, define(lowering=self.lowering)
         stage.compile()
         return stage
 

@@ -59,11 +59,11 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
 class Step:
     """A training step as a pure function of a run's state, a batch and the seed.
 
-    `define` gives the network's definition for a lowering, as `models.build.definition` does.
+    `define` gives the network's definition for a `lowering`, as `models.build.definition` does.
     """
 
     run: RunConfig
-    define: Callable[[Lowering], Any]
+    define: Callable[..., Any]
     task: Task
     optimizer: Optimizer
     hosts: Hosts = ALONE
@@ -79,7 +79,7 @@ class Step:
             half = run.compute_dtype == "bfloat16" and not self.lowering.rounds
             self.shards = Shards(self.devices, self.parameter_shapes(), half)
             self.lowering = replace(self.lowering, gather=self.shards.gather_block)
-        self.definition = self.define(self.lowering)
+        self.definition = self.define(lowering=self.lowering)
         self.kernels = FewKernels(self.devices) if self.devices.target.platform == "gpu" else Kernels()
 
     def initial_state(self, parameters: Tree) -> TrainState:
