@@ -1,6 +1,7 @@
 """Places: a path passes no store, and another package's store holds images, shards and runs as ours do."""
 
 import csv
+import re
 import shutil
 import subprocess
 import sys
@@ -20,49 +21,8 @@ from vit_jax.files.places import copied, local_copy, store_of
 from vit_jax.files.reading import COPIES
 from vit_jax.runs import Run
 
-MEMORY = '''
-import threading
-
-from vit_jax.files.places import Stat, Store, StoreError
-
-OBJECTS, LOCK = {}, threading.Lock()
-
-
-class Memory(Store):
-    """Objects in the memory of this process."""
-
-    def __init__(self, url):
-        self.url = url.rstrip("/")
-
-    def tag(self, name):
-        content = self.load(name)
-        return None if content is None else str(hash(content))
-
-    def stat(self, name, guess=0):
-        return Stat(len(self.read(name)), self.tag(name))
-
-    def read(self, name, start=0, stop=None, tag=""):
-        if (content := self.load(name)) is None or (tag and tag != self.tag(name)):
-            raise StoreError(f"{self.url}/{name}", "is not there, or another", "put it there")
-        return content[start:stop]
-
-    def load(self, name):
-        return OBJECTS.get(f"{self.url}/{name}")
-
-    def list(self, prefix=""):
-        front = f"{self.url}/"
-        return sorted(each[len(front) :] for each in [*OBJECTS] if each.startswith(front + prefix))
-
-    def put(self, name, content):
-        OBJECTS[f"{self.url}/{name}"] = content
-
-    def create(self, name, content):
-        with LOCK:
-            return OBJECTS.setdefault(f"{self.url}/{name}", content) == content
-
-    def delete(self, name):
-        OBJECTS.pop(f"{self.url}/{name}", None)
-'''
+PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+(MEMORY,) = re.findall(r"## A store.*?```python\n(.*?)```", PAGE, re.S)
 POINTS = "[vit_jax.stores]\nmem = store_in_memory:Memory\nbroken = store_in_memory:Gone\ns3 = store_in_memory:Memory\n"
 
 
@@ -139,7 +99,7 @@ def test_a_store_of_another_package_holds_images_shards_and_a_run(package, machi
         ("ftp://host/x", "ftp:// is not known; give mem://PATH, broken://PATH, a folder, s3://BUCKET/PATH, gs://"),
         ("folder:///x", "folder:// is not known; give "),
         ("://x", ":// is not known; give "),
-        ("broken://x", "the store 'broken' of the package store-in-memory: cannot be imported (AttributeError: "),
+        ("broken://x", "the store 'broken' of the package store-in-memory: cannot be loaded (AttributeError: "),
     ],
 )
 def test_what_no_store_is_of_is_told(package, place, said):

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 import vit_jax
 from vit_jax.commands import plugins as listing
 from vit_jax.errors import UserError
-from vit_jax.plugins import COMMANDS, HOOKS, Plugin, Table
+from vit_jax.plugins import HOOKS, Plugin, Table
+from vit_jax.runs import Run
 from vit_jax.training.hooks import Hook
 
 
@@ -69,7 +72,7 @@ def test_every_table_is_listed(capsys):
     listing.command([])
     lines = capsys.readouterr().out
     assert len(tables) > 5 and all(f"{vars(listing)[name].group:14}" in lines for name in tables)
-    assert all(plugin.target for name in tables for plugin in vars(listing)[name].ours.values())
+    assert all(plugin.says for plugin in vars(listing)["COMMANDS"].ours.values())
 
 
 class Noting(Hook):
@@ -133,5 +136,22 @@ def test_a_hook_of_a_package_is_called_around_a_run_and_its_failure_loses_nothin
     assert not (tmp_path / "other").exists()
 
 
-def test_commands_are_those_that_help_lists():
-    assert all(plugin.says for plugin in COMMANDS.ours.values())
+def example(title):
+    """The code of a section of CONTRIBUTING.md."""
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = re.findall(rf"^## {title}$.*?```python\n(.*?)```", page, re.M | re.S)
+    return code
+
+
+def test_the_hook_and_the_command_of_the_page_do_what_it_says(tmp_path):
+    package(tmp_path, "patience", example("A hook"), hooks={"stop-when": "patience:StopWhen"})
+    package(tmp_path, "podium", example("A command"), commands={"best": "podium:main"})
+    words = ["train", "digits", "--epochs", "2", "--log-every", "1", "--dir", str(tmp_path), "--hooks"]
+    code, _, err = run(tmp_path, *words, "stop-when:low")
+    assert code == 2 and "hooks: stop-when:low is no loss; give a number" in err and not (tmp_path / "digits").exists()
+    code, _, err = run(tmp_path, *words, "stop-when:2")
+    losses = [row["loss"] for row in Run(tmp_path / "digits").metrics()]
+    assert code == 130 and "SIGINT: saved at step " in err and losses[-1] < 2 <= min(losses[:-1])
+    assert run(tmp_path, *words, "stop-when:0")[0] == 0
+    code, out, _ = run(tmp_path, "best", str(tmp_path / "digits"))
+    assert code == 0 and f"{tmp_path}/digits {{'step': " in out
