@@ -38,8 +38,7 @@ def package(tmp_path, monkeypatch):
 
     def forget():
         plugins._entry_points.cache_clear()
-        for table in plugins.TABLES.values():
-            vars(table).pop("_others", None)
+        vars(plugins.STORES).pop("_others", None)
 
     forget()
     yield folder
