@@ -146,7 +146,7 @@ def test_inputs_of_a_prediction_are_known_again(package, monkeypatch):
     ("lists:x", r"lists a: its label is a list, neither text nor number"),
     ("text:x", r"text b: its image is a str, no image: give its bytes or its Path"),
     ("said:x", r"data\.source said:x: said 0 has no image; give samples with an image"),
-    ("gone:x", r"the source 'gone' of the package \?: cannot be imported \(ModuleNotFoundError"),
+    ("gone:x", r"the source 'gone' of the package \?: cannot be loaded \(ModuleNotFoundError"),
     ("csv:x", r"data\.source csv:x: there is no file x"),  # of ours
 ])  # fmt: skip
 def test_what_a_source_lacks_is_said(package, source, said):
