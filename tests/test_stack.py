@@ -22,7 +22,7 @@ from vit_jax.models.attention import Attention
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.layers import Mlp
-from vit_jax.models.lowering import of_training
+from vit_jax.models.lowering import Lowering, of_training
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.computed import task_of
@@ -146,6 +146,25 @@ def test_blocks_of_every_kind_go_through_a_loop_in_bfloat16(kind):
     after, metrics = jax.eval_shape(engine.compiled, state, batch_of(run, 0), engine.seed, engine.frozen_arrays)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert metrics["loss"].dtype == np.float32
+
+
+STACKS = {"ViT": {"blocks"}, "Transformer": {"encoder.blocks", "decoder.blocks"}}
+STACKS["captioner"] = {"vit.blocks", "decoder.blocks"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_block_is_made_whole_by_the_name_that_its_stack_has_in_the_parameters(name):
+    run, asked = RUNS[name], set()
+
+    def gather(stack, tree):
+        assert {f"{stack}.0.{part}" for part in flatten(tree)} <= run.model.shapes().keys()
+        asked.add(stack)
+        return tree
+
+    engine, tree = engine_of(run, "float32")
+    engine.definition = definition(run.model, lowering=Lowering(gather=gather))
+    jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.frozen_arrays)
+    assert asked == STACKS[name]
 
 
 # ------------------------------------------------------------------------------- what they are for
