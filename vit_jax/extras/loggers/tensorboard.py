@@ -71,13 +71,13 @@ class Events:
         self._records.write(self._event.Event(wall_time=time.time(), **fields).SerializeToString())
         self._records.flush()
 
-    def write(self, step: int, values: dict[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
         value = self._summary.Summary.Value
         self._add(
             step=step, summary=self._summary.Summary(value=[value(tag=k, simple_value=v) for k, v in values.items()])
         )
 
-    def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
+    def write_histograms(self, step: int, groups: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
         values = [
             self._summary.Summary.Value(tag=f"{group}/{name}", histo=self._histogram(h))
             for group, each in groups.items()
@@ -86,7 +86,7 @@ class Events:
         ]
         self._add(step=step, summary=self._summary.Summary(value=values))
 
-    def _histogram(self, h: dict[str, Any]) -> Any:
+    def _histogram(self, h: Mapping[str, Any]) -> Any:
         """A histogram as TensorBoard's message, which has the right end of each bin, the sum and that of squares."""
         counts, low, high, mean = [int(n) for n in h["counts"]], *(float(h[name]) for name in ("min", "max", "mean"))
         ends = [low + (high - low) * i / len(counts) for i in range(1, len(counts) + 1)]

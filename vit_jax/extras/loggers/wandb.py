@@ -69,9 +69,9 @@ class Project:
         # Rows that W&B has from before an interruption cannot be removed, and need not be: a run repeats its steps.
         self._first = getattr(self._run, "starting_step", 0)
 
-    def write(self, step: int, values: dict[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
         if step >= self._first:
-            self._run.log(values, step=step)
+            self._run.log(dict(values), step=step)
 
     def close(self) -> None:
         self._run.finish()

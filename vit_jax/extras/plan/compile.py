@@ -101,7 +101,7 @@ def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
     """What a process answers that compiles. It ends with this one, which holds its stdin open."""
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-P", "-m", f"{__package__}.plan_child"]
+    command = [sys.executable, "-P", "-m", f"{__package__}.child"]
     with tempfile.TemporaryFile("w+") as errors, Progress(title) as progress:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
         environment = {**os.environ, "PYTHONPATH": paths}
