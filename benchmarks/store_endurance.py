@@ -94,6 +94,7 @@ class Lives:
 
     def _watch(self) -> None:
         """Note where the loop begins and what is reported; signs of life come and are missed quickly; no pictures."""
+        from vit_jax.extras.report import hook
         from vit_jax.extras.stores import mirror
         from vit_jax.training import finish, train
         from vit_jax.training.saving import Saver
@@ -110,8 +111,7 @@ class Lives:
             self._cells[8:] = struct.pack("q", int(state.step))
 
         train.loop, Saver._save = begun, saved  # type: ignore[method-assign]
-        for name in ("draw", "leave_report"):
-            setattr(finish, name, lambda *_: "")
+        finish.draw = hook.leave_report = lambda *_: ""
 
 
 def write_images() -> int:

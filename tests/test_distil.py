@@ -29,7 +29,7 @@ from vit_jax.errors import UserError
 from vit_jax.extras.sets.archives import OFFICIAL
 from vit_jax.machine import memory
 from vit_jax.machine.targets import HERE, read_target
-from vit_jax.models import build
+from vit_jax.models import lowering
 from vit_jax.models.build import definition, network_class
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
@@ -158,7 +158,7 @@ def test_loss_and_gradients_are_those_of_vit_pytorchs_wrapper(norm):
 
 def test_a_teacher_is_built_for_the_devices_that_compute_it(monkeypatch):
     """A CPU that rounds factors has no activations in bfloat16; a GPU for which it plans has."""
-    monkeypatch.setattr(build, "rounds_factors", lambda dtype, target: dtype == "bfloat16" and target is HERE)
+    monkeypatch.setattr(lowering, "rounds_factors", lambda dtype, target: dtype == "bfloat16" and target is HERE)
     task = task_of(a_run(compute_dtype="bfloat16"), {"preprocess": {"mean": MEAN, "std": STD}})
     for target, dtype in ((HERE, "float32"), (read_target("h100"), "bfloat16"), (read_target("v5e:2x2"), "bfloat16")):
         found = task.load_frozen_arrays(a_teacher(), target)

@@ -506,7 +506,8 @@ def test_resume_takes_the_config_from_the_run_and_a_larger_budget(place, capsys,
 # ------------------------------------------------------------------------------- kinds of run
 
 
-def test_seeds(place, plain, capsys):
+def test_seeds(place, plain, capsys, monkeypatch):
+    monkeypatch.setattr(hook, "leave_report", lambda folder: (folder.path / "report.html").touch())
     assert train("--epochs", 1, "--name", "group", "--seeds", 2) == 0
     out = capsys.readouterr().out
     group = place / "runs" / "group"
