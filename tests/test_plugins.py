@@ -123,16 +123,18 @@ def test_a_hook_of_a_package_is_called_around_a_run_and_its_failure_loses_nothin
     vit_jax.train(run, folder=folder, fields=fields)
     called = ["check", "begin", "before 2 (32, 8, 8, 1)", "step 2 True", "row 2 train", "row 4 train", "saved 4"]
     called += ["end False True", "close"]
-    assert Noting.seen == (called[: called.index(fails) + 1] if fails else called)
+    assert Noting.seen == ([*called[: called.index(fails) + 1], "close"] if fails else called)
     said = capsys.readouterr().out
-    left_out = (
-        f"the hook 'noting' of the package notes is left out: {fails.partition(' ')[0]} failed (RuntimeError: broken)"
-    )
+    why = f"has failed in {fails.partition(' ')[0]} (RuntimeError: broken)"
+    left_out = f"the hook 'noting' of the package notes {why}; the run goes on without it"
     assert (left_out in said) == bool(fails)
     assert json.loads((folder / "summary.json").read_text())["step"] == 4
     assert json.loads((folder / "config.json").read_text())["config"]["hooks"] == [f"noting:{fails}"]
-    with pytest.raises(UserError, match=r"^hooks 'nothing' is none: give some of report, tensorboard, wandb, noting"):
+    with pytest.raises(UserError, match=r"^hooks 'nothing' is none: give noting"):
         vit_jax.train(run, folder=tmp_path / "other", fields={"hooks": ("nothing",)})
+    for given, said in ((("noting:1", "noting:2"), "is there twice: give once"), (("wandb:x",), "field of its own")):
+        with pytest.raises(UserError, match=said):
+            vit_jax.train(run, folder=tmp_path / "other", fields={"hooks": given})
     assert not (tmp_path / "other").exists()
 
 

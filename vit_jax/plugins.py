@@ -6,10 +6,11 @@ installed are looked through once, and only where a name is unknown or all are l
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .errors import UserError
@@ -40,10 +41,11 @@ class Table(Mapping[str, T]):
         kind: what a name is called in messages, such as `command`.
         group: entry points of other packages are those of `vit_jax.GROUP`.
         ours: {name: what it stands for} of this project.
+        built_in: other names of ours, which no package can have.
     """
 
-    def __init__(self, kind: str, group: str, ours: Mapping[str, Plugin]):
-        self.kind, self.group, self.ours = kind, group, dict(ours)
+    def __init__(self, kind: str, group: str, ours: Mapping[str, Plugin], built_in: Sequence[str] = ()):
+        self.kind, self.group, self.ours, self.built_in = kind, group, dict(ours), built_in
         self._left_out: set[str] = set()
 
     def plugins(self) -> dict[str, Plugin]:
@@ -55,14 +57,21 @@ class Table(Mapping[str, T]):
         if name in self.ours:
             return self.ours[name].load()  # type: ignore[no-any-return]
         plugin = self._others[name]
-        subject = f"the {self.kind} {name!r} of the package {plugin.package}"
-        try:
+        with self.blaming(name, "cannot be loaded"):
             return plugin.load()  # type: ignore[no-any-return]
-        except UserError:
-            raise
-        except Exception as error:
-            what = f"cannot be loaded ({type(error).__name__}: {error})"
-            raise UserError(subject, what, "update that package, or remove it") from error
+
+    @contextlib.contextmanager
+    def blaming(self, name: str, what: str = "failed") -> Iterator[None]:
+        """A context in which what another package raises becomes a UserError that names it."""
+        plugin = self.plugins()[name]
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            if plugin.package == OURS or isinstance(error, UserError):
+                raise
+            subject = f"the {self.kind} {name!r} of the package {plugin.package}"
+            why = f"{what} ({type(error).__name__}: {error})"
+            raise UserError(subject, why, "update that package, or remove it") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self.ours or name in self._others
@@ -88,12 +97,13 @@ class Table(Mapping[str, T]):
         found: dict[str, Plugin] = {}
         for point in sorted(_entry_points().select(group=f"vit_jax.{self.group}"), key=str):
             package = point.dist.name if point.dist else "?"
-            owner = OURS if point.name in self.ours else found[point.name].package if point.name in found else package
+            ours = point.name in self.ours or point.name in self.built_in
+            owner = OURS if ours else found[point.name].package if point.name in found else package
             if owner != package:
                 taken = f"the {self.kind} {point.name!r} of the package {package} is not used: {owner} has that name"
                 print(f"note     {taken}", file=sys.stderr)
             else:
-                found[point.name] = Plugin(point.value, package=package)
+                found[point.name] = Plugin(f"{point.module}:{point.attr}", package=package)
         return found
 
 
@@ -133,6 +143,7 @@ SOURCES: Table[Any] = Table(
         "parquet": Plugin("vit_jax.extras.shards.open:open_parquet", "parquet files, as datasets writes them"),
         "tfds": Plugin("vit_jax.extras.sets.records:open_set", "prepared sets of TFDS, and official ones by name"),
     },
+    built_in=("folder", "csv", "captions", "coco", "pairs", "tsv", "texts"),
 )
 COMMANDS: Table[Callable[[], int]] = Table(
     "command",

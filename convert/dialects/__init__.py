@@ -45,7 +45,9 @@ from . import (
     vit_pytorch_distill,
 )
 
+# Those of other packages come first: of two with one name ours is the last, and stays.
 MODULES = (
+    *(module for module in layouts_of_others.values() if getattr(module, "LAYOUTS", ())),
     torch_ref,
     timm,
     timm_eva,
@@ -81,7 +83,6 @@ MODULES = (
     notebook_768,
     notebook_48,
     notebook_256,
-    *layouts_of_others.values(),
 )
 LAYOUTS: dict[str, Layout] = {layout.name: layout for module in MODULES for layout in module.LAYOUTS}
 DIALECTS = {module.LAYOUTS[-1].dialect: module for module in MODULES}

@@ -25,7 +25,8 @@ def command(arguments: list[str]) -> None:
     if arguments:
         raise UserError(f"vit-jax plugins {arguments[0]}", "takes no arguments", "leave them out")
     for table in (COMMANDS, SOURCES, STORES, HOOKS, CAPABILITIES, NETWORKS, TASKS, PRESETS, LAYOUTS):
-        print_wrapped(f"{table.group:14} {', '.join(table.ours)}")
+        ours = table.ours if table is not LAYOUTS else ["`vit-jax convert formats` lists ours"]
+        print_wrapped(f"{table.group:14} {', '.join([*ours, *table.built_in])}")
         for name, plugin in table.plugins().items():
             if name not in table.ours:
                 print_wrapped(printable(f"{'':14} {name}: {plugin.package}, {plugin.target}"))

@@ -21,8 +21,6 @@ from .images.preprocess import read_image
 from .images.sources.base import Source
 
 SETS = "tfds"  # in SOURCES: what opens the sets whose names alone are a data.source of labelled images
-# What the readers of images, captions and texts open themselves, and a set of TFDS is asked for by its own name.
-BUILT_IN = (SETS, "folder", "csv", "captions", "coco", "pairs", "tsv", "texts")
 MDS = "mds:"  # began the shards of MosaicML's streaming
 
 
@@ -203,7 +201,7 @@ def source_named(source: str) -> str:
     name, colon, rest = source.partition(":")
     if source.startswith(MDS):
         raise UserError(source, "names shards of MDS, which are not read", instead_of(MDS))
-    if not colon or name in BUILT_IN or rest.startswith("//"):  # s3:// is a store
+    if not colon or name == SETS or name in SOURCES.built_in or rest.startswith("//"):  # s3:// is a store
         return ""
     return name if name in SOURCES else ""
 
@@ -211,8 +209,10 @@ def source_named(source: str) -> str:
 def open_any(source: str, asked: Asked) -> Items | Source:
     """What the function gives for whose name a data.source begins with."""
     name, _, rest = source.partition(":")
-    found = SOURCES[name](rest, asked)
-    found = found if isinstance(found, Items | Source) else Listed(name, found)
+    open_source = SOURCES[name]
+    with SOURCES.blaming(name):
+        found = open_source(rest, asked)
+        found = found if isinstance(found, Items | Source) else Listed(name, found)
     if isinstance(found, Items) and not len(found):
         raise UserError(asked.field, "holds no items", "give a source that has some")
     return found

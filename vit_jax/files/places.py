@@ -86,7 +86,9 @@ def store_of(place: str) -> Store:
     if scheme not in STORES or (scheme == LOCAL and is_remote(place)):
         others = [f"{name}://PATH" for name in STORES.plugins() if name not in STORES.ours]
         raise UserError(place, f"{scheme}:// is not known", f"give {', '.join([*others, KINDS])}")
-    store: Store = STORES[scheme](place)
+    made = STORES[scheme]
+    with STORES.blaming(scheme):
+        store: Store = made(place)
     return store
 
 

@@ -23,7 +23,7 @@ NETWORKS: Table[type[NetworkConfig]] = Table(
 
 def network_named(name: str) -> type[NetworkConfig]:
     """The config class of a network."""
-    found = {network.name: network for network in NETWORKS.values()}
+    found = {network.name: network for network in reversed([*NETWORKS.values()])}  # of two the first, which is ours
     if name not in found:
         raise UserError(f"the network {name!r} is not known to this version of vit-jax{nearest(name, list(found))}")
     return found[name]

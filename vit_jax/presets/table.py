@@ -45,20 +45,22 @@ DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names n
 
 def is_preset(name: str) -> bool:
     """Whether `preset` knows this name."""
-    return name in PRESETS or name in VARIANTS or is_sized(name)
+    return name in VARIANTS or is_sized(name) or name in PRESETS
 
 
 def preset(name: str) -> Preset:
     """The preset with this name."""
     if not isinstance(name, str):
         raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")
-    if name in PRESETS:
-        return PRESETS[name]()
     if name in VARIANTS:
         base, kind = VARIANTS[name]
         return with_variant(PRESETS[base](), base, kind)
     if is_sized(name):
         return given.published_preset(name)
+    if name in PRESETS:
+        made = PRESETS[name]
+        with PRESETS.blaming(name):
+            return made()
     if ours := size_of(name):
         raise UserError(f"there is no preset {name[:60]!r}", remedy=f"here it is {ours}")
     known = [*PRESETS.plugins(), *VARIANTS, "vit-s16", "vit-b16", "vit-b32"]

@@ -13,7 +13,7 @@ from ..files.atomic import sync_tree
 from ..files.metrics import HISTOGRAMS, as_json
 from ..files.places import is_kept
 from ..files.reading import show_path
-from ..files.terminal import print_wrapped, printable
+from ..files.terminal import print_note, print_wrapped, printable
 from ..plugins import CAPABILITIES
 from ..reports.comparison import splits
 from ..reports.figure import draw_curves_of
@@ -111,7 +111,10 @@ def _test(s: Session, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
 
 def show_again(folder: runs.Run, summary: dict[str, Any]) -> None:
     """Print the results of a finished run; its hooks do what is missing if its end was killed before that."""
-    Hooks(folder.config()).each("end", folder, True)
+    try:
+        Hooks(folder.config()).each("end", folder, True)
+    except UserError as error:  # such as a hook that is installed no more
+        print_note(str(error))
     show(folder, summary)
 
 

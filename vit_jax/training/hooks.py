@@ -6,22 +6,23 @@ goes on, and loses nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import runs
 from ..config.run import RunConfig
 from ..errors import Field, UserError
-from ..files.terminal import print_note, printable
-from ..plugins import HOOKS, OURS
+from ..files.terminal import print_note
+from ..plugins import HOOKS
 
 
 class Hook:
     """What a feature does around a run; each method that it does not define does nothing.
 
-    The order is `check`, `begin`, then `before` and `step` for each step, `row` and `saved` where they fall, and `end`.
-    On several hosts `begin`, `before` and `row` are called where the log is, at the owner of the run's folder alone.
-    A session is that of training/session.py.
+    The order is `check`, `begin`, then `before` and `step` for steps that are due, `row` and `saved` where they fall,
+    `end` and `close`. Of several hosts the owner of the run's folder alone has hooks, so none may be due there, or
+    compute with the state. A session is that of training/session.py.
 
     Args:
         argument: what stands after the name in the field `hooks`, as NAME:ARGUMENT.
@@ -61,7 +62,9 @@ class Hook:
         """When a checkpoint of a step is being written."""
 
     def end(self, folder: runs.Run, again: bool) -> None:
-        """When a run or a group has its summary; `again`: also when that of a finished run is shown once more."""
+        """When a run has its summary; `again`: where it is shown once more, and then, as of a group, nothing else is
+        called before.
+        """
 
     def close(self) -> None:
         """When the process has done its part of the run, however that ended."""
@@ -74,9 +77,16 @@ class Hooks:
         self.of = {name: hook() for name in HOOKS.ours if (hook := HOOKS[name]).asked_for(run)}
         for text in run.hooks:
             name, _, argument = text.partition(":")
+            if name in HOOKS.ours or name in self.of:
+                what, remedy = ("is there twice", "once") if name in self.of else ("is a field of its own", f"`{name}`")
+                raise UserError(Field("hooks"), f"{name!r} {what}", f"give {remedy}")
             if name not in HOOKS:
-                raise UserError(Field("hooks"), f"{name!r} is none", f"give some of {', '.join(HOOKS.plugins())}")
-            self.of[name] = HOOKS[name](argument)
+                known = [each for each in HOOKS.plugins() if each not in HOOKS.ours]
+                remedy = f"give {' or '.join(known)}" if known else "install the package that has it"
+                raise UserError(Field("hooks"), f"{name!r} is none", remedy)
+            hook = HOOKS[name]
+            with HOOKS.blaming(name):
+                self.of[name] = hook(argument)
 
     def check(self, run: RunConfig) -> None:
         """Ask each whether the run can have it. Raises UserError."""
@@ -100,9 +110,13 @@ class Hooks:
         for name, hook in [*self.of.items()]:
             try:
                 call(hook)
-            except Exception as error:
-                if HOOKS.plugins()[name].package == OURS or (raises and isinstance(error, UserError)):
+            except (Exception, SystemExit) as error:
+                if name in HOOKS.ours or (raises and isinstance(error, UserError)):
                     raise
+                where = f"the hook {name!r} of the package {HOOKS.plugins()[name].package}"
+                print_note(
+                    f"{where} has failed in {what} ({type(error).__name__}: {error}); the run goes on without it"
+                )
                 del self.of[name]
-                package, why = HOOKS.plugins()[name].package, f"{type(error).__name__}: {error}"
-                print_note(printable(f"the hook {name!r} of the package {package} is left out: {what} failed ({why})"))
+                with contextlib.suppress(Exception):
+                    hook.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config.network import Teacher
 from ..config.run import RunConfig
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..machine.division import Division, plan_division
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.memory import check_memory
@@ -20,7 +20,7 @@ from ..runs.values import with_fields
 from ..weights.start.reproducible import check_unchanged
 from ..weights.start.start import check as check_start
 from ..weights.teacher import open_teacher
-from .hooks import Hooks
+from .hooks import Hook, Hooks
 
 if TYPE_CHECKING:
     from ..data.base import Given
@@ -72,6 +72,9 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
         check_memory(run, None, division)
     hooks = Hooks(run)
     hooks.check(run)
+    for name, hook in hooks.of.items() if hosts.several else ():
+        if type(hook).due is not Hook.due:
+            raise UserError(Field("hooks"), f"{name} wants steps alone, and there are several hosts", "leave it out")
     return CheckedRun(run, division, teacher, hooks)
 
 

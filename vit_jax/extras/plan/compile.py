@@ -30,7 +30,7 @@ TICK = 0.1  # seconds between looks at a process
 CUDA = ("jax-cuda{}-plugin", "nvidia-cudnn-cu{}")
 PACKAGES = ("jax", "jaxlib", "libtpu", *(name.format(version) for version in (12, 13) for name in CUDA))
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-UNSEEN = ("name", "dir", "wandb", "tensorboard")  # fields that no program depends on
+UNSEEN = ("name", "dir", "wandb", "tensorboard", "hooks")  # fields that no program depends on
 
 
 class Compiler:
@@ -92,14 +92,14 @@ def versions(target: Target) -> dict[str, str]:
 def sources() -> str:
     """A digest of this package's own files, which change in a checkout while its version does not."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+    for path in sorted(Path(__file__).parents[2].rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
     """What a process answers that compiles. It ends with this one, which holds its stdin open."""
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", f"{__package__}.child"]
     with tempfile.TemporaryFile("w+") as errors, Progress(title) as progress:
