@@ -64,7 +64,8 @@ def test_a_command_of_a_package_is_listed_and_runs_and_one_that_cannot_be_loaded
 def test_our_own_names_are_loaded_without_a_look_at_other_packages(monkeypatch):
     monkeypatch.setattr("vit_jax.plugins._entry_points", lambda: pytest.fail("looked"))
     table = Table("thing", "things", {"one": Plugin("vit_jax.errors:UserError")})
-    assert "one" in table and table["one"] is UserError
+    with table.blaming("one"):
+        assert "one" in table and table["one"] is UserError
 
 
 def test_every_table_is_listed(capsys):

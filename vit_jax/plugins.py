@@ -63,7 +63,7 @@ class Table(Mapping[str, T]):
     @contextlib.contextmanager
     def blaming(self, name: str, what: str = "failed") -> Iterator[None]:
         """A context in which what another package raises becomes a UserError that names it."""
-        plugin = self.plugins()[name]
+        plugin = self.ours.get(name) or self._others[name]
         try:
             yield
         except (Exception, SystemExit) as error:
