@@ -94,7 +94,7 @@ def batch_of(run: RunConfig) -> dict[str, Any]:
 def trace(side: str, case: Case, target: Target, checkout: Path | None) -> Any:
     """The step of a side, traced; None where it has no such network."""
     from benchmarks import peers
-    from vit_jax.training.engine.planned import Compiled
+    from vit_jax.extras.plan.steps import Compiled
 
     run, batch = case.run, batch_of(case.run)
     if side in ("ours", "plain"):
@@ -111,7 +111,7 @@ def trace(side: str, case: Case, target: Target, checkout: Path | None) -> Any:
 
 def measure(side: str, case: Case, target: Target, checkout: Path | None, texts: Path | None) -> dict[str, Any] | None:
     """What the step of a side asks of one device; None where it has no such network."""
-    from vit_jax.machine.program import read_program
+    from vit_jax.extras.plan.program import read_program
 
     began, traced = time.monotonic(), trace(side, case, target, checkout)
     if traced is None:

@@ -79,7 +79,7 @@ ELSE = (
     ("vit_jax.training.engine.evaluator", "Evaluator", "measure", "evaluation"),
     ("vit_jax.training.train", "", "finish", "end"),
     ("vit_jax.training.finish", "", "draw", "pictures"),
-    ("vit_jax.training.finish", "", "leave_report", "report"),
+    ("vit_jax.extras.report.hook", "", "leave_report", "report"),
 )
 # What a life imports, before it is forked: without, half of its CPU time would be that.
 IMPORTED = (
@@ -93,7 +93,7 @@ IMPORTED = (
         "rich.live",
         "sklearn.datasets",
     ),
-    *("vit_jax.reports.contents", "vit_jax.reports.page"),
+    *("vit_jax.extras.report.contents", "vit_jax.extras.report.page"),
     *("vit_jax.figures", "vit_jax.tasks.classify.learn", "vit_jax.commands.train"),
     *dict.fromkeys(module for module, *_ in (*ELSE, *SAVING)),
 )
@@ -217,8 +217,9 @@ def _train(place: Path, words: list[str], watch: Watch, dies: float, pictures: b
         from vit_jax.files.terminal import run_command
 
         if not pictures:
-            for name in ("draw", "leave_report"):
-                setattr(sys.modules["vit_jax.training.finish"], name, lambda *_: "")
+            from vit_jax.extras.report import hook
+
+            sys.modules["vit_jax.training.finish"].draw = hook.leave_report = lambda *_: ""
         watch.install()
         if dies:
             kill_after(dies)

@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks.curve import points
 from vit_jax.commands.train import parse
 from vit_jax.errors import UserError
+from vit_jax.extras.report.tables import command_of
 from vit_jax.figures.comparison import COLORS
 from vit_jax.figures.curves import smooth
 from vit_jax.figures.figure import GREY, page
@@ -43,7 +44,6 @@ from vit_jax.files.terminal import run_command
 from vit_jax.presets.table import preset
 from vit_jax.presets.variants import NOTEBOOKS, VARIANTS, Notebook
 from vit_jax.reports.comparison import Line, gather, result_on_test
-from vit_jax.reports.tables import command_of
 from vit_jax.runs.values import differences
 
 RESULTS = Path(__file__).parent / "results"

@@ -94,7 +94,8 @@ class Lives:
 
     def _watch(self) -> None:
         """Note where the loop begins and what is reported; signs of life come and are missed quickly; no pictures."""
-        from vit_jax.files.stores import mirror
+        from vit_jax.extras.report import hook
+        from vit_jax.extras.stores import mirror
         from vit_jax.training import finish, train
         from vit_jax.training.saving import Saver
 
@@ -110,8 +111,7 @@ class Lives:
             self._cells[8:] = struct.pack("q", int(state.step))
 
         train.loop, Saver._save = begun, saved  # type: ignore[method-assign]
-        for name in ("draw", "leave_report"):
-            setattr(finish, name, lambda *_: "")
+        finish.draw = hook.leave_report = lambda *_: ""
 
 
 def write_images() -> int:
@@ -139,11 +139,11 @@ def train(words: list[str]) -> int:
 
 def leave(url: str, out: Path) -> int:
     """Write what a run in the store has left, and the objects that no record names."""
-    from vit_jax.files.stores.open import open_store
-    from vit_jax.files.stores.records import Records
+    from vit_jax.extras.stores.records import Records
+    from vit_jax.files.places import store_of
     from vit_jax.runs import find
 
-    run, store = find(url), open_store(url)
+    run, store = find(url), store_of(url)
     run.pull_weights()
     found = {k: v for k, v in left(run).items() if k != "beside"}
     kept = [record for number in Records(store).numbers() if (record := Records(store).read(number))]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,9 +68,9 @@ def engine_of(run: RunConfig) -> Any:
     from vit_jax.training.setup import parameter_dtype
 
     side: Any = SimpleNamespace(ids=IDS)
-    network = definition(run.model, run.compute_dtype, parameter_dtype(run))
+    define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))
     optimizer = Optimizer(run.optim, 1000, 1000, trainable_table(run))
-    return Engine(run, network, Translate(0.0, LENGTH, side, side), optimizer)
+    return Engine(run, define, Translate(0.0, LENGTH, side, side), optimizer)
 
 
 def torch_step(run: RunConfig, weights: Any, batch: dict[str, Any], compiled: bool) -> Callable[[], Any]:

@@ -76,6 +76,11 @@ def main(prog: str = "python -m convert") -> int:
     return run_command(lambda: run_undisturbed(body))
 
 
+def called_by_vit_jax() -> int:
+    """The command `vit-jax convert`."""
+    return main(sys.argv[0])
+
+
 def run_undisturbed(body: Callable[[], int]) -> int:
     """Run a command: errors of the system become one sentence, and a signal that ends it leaves nothing behind."""
     before = {}

@@ -28,7 +28,6 @@ WORDS = {  # of every folder of vit_jax
     "augmentation": "images on the device",
     "decode": "search",
     "scores": "metrics",
-    "explain": "what counted in an input",
     "figures": "pictures",
     "tasks": "loss, scores, answers",
     "runs": "run folders",
@@ -37,6 +36,7 @@ WORDS = {  # of every folder of vit_jax
     "weights": "opened, written, started from",
     "training": "the loop and its step",
     "commands": "words to results",
+    "extras": "features by name",
 }
 
 

@@ -27,9 +27,9 @@ from flax import nnx
 from jax import Array
 from prices import Race
 
-from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
+from vit_jax.extras.sets.archives import OFFICIAL
 
 Batch = Mapping[str, Any]  # {name: array [B, ...]}
 Forward = Callable[[Any, Batch], Array]

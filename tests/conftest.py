@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from vit_jax.machine.backend import cache_folder
+from vit_jax.plugins import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,7 +73,7 @@ def hurried() -> Iterator[None]:
 
     Rubbish is collected less often, and never looked for among what is there by now: the modules and the tests.
     """
-    from vit_jax.files.stores import objects
+    from vit_jax.extras.stores import objects
 
     threshold = gc.get_threshold()
     gc.collect()
@@ -115,7 +116,7 @@ def own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No corpus that other code has encoded, index of images or copy of a run is taken from the user's cache."""
     from vit_jax.data.images.sources import index
     from vit_jax.data.texts import cached
-    from vit_jax.runs import mirror
+    from vit_jax.extras.stores import runs as mirror
 
     folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:
@@ -169,8 +170,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """As `door`, but in this process, where jax is already imported: for what a command does once it has started."""
 
     def run(name: str, *args: object, cwd: Path = tmp_path) -> "subprocess.CompletedProcess[str]":
-        module = {"convert": "convert.__main__", "compare": "vit_jax.reports.compare"}
-        main = importlib.import_module(module.get(name, f"vit_jax.commands.{name}")).main
+        main = importlib.import_module(COMMANDS.ours[name].target.partition(":")[0]).main
         words = [name, *map(str, args)]
         capsys.readouterr()
         with monkeypatch.context() as patch:
@@ -202,11 +202,12 @@ def rewrite_record() -> Callable[..., None]:
 @contextlib.contextmanager
 def no_pictures() -> Iterator[None]:
     """Runs that end leave no figures and no report, which take longer than a short training."""
+    from vit_jax.extras.report import hook
     from vit_jax.training import finish
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finish, "draw", lambda *a: "")
-        patch.setattr(finish, "leave_report", lambda *a: None)
+        patch.setattr(hook, "leave_report", lambda *a: None)
         yield
 
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from vit_jax.data.fetch.archives import OFFICIAL, Archive, CifarSet
+from vit_jax.extras.sets.archives import OFFICIAL, Archive, CifarSet
 
 
 def contents(name, per_batch=(12, 8, 8, 8, 8, 8), seed=0):

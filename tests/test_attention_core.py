@@ -10,13 +10,14 @@ import pytest
 from flax import nnx
 
 from vit_jax.machine.targets import read_target
-from vit_jax.models import attention_kernels as module
 from vit_jax.models.attention import Attention, Causal, Leading, attention_core, plain_or_fused
-from vit_jax.models.attention_kernels import implementation
 from vit_jax.models.build import network_class
-from vit_jax.models.stack import attention_plan
+from vit_jax.models.kernels import fused as module
+from vit_jax.models.kernels.fused import implementation
+from vit_jax.models.lowering import of_training
 from vit_jax.models.state import merge, split_model
 from vit_jax.presets.table import preset
+from vit_jax.training.engine.step import attention_plan
 
 DRAW = np.random.default_rng(0)
 B, H, NQ, NK, DH = 2, 3, 5, 7, 4
@@ -68,7 +69,7 @@ def close(got, expected):
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_formula(case, captured, narrow, monkeypatch):
     """In the form for narrow heads and in that for wide ones."""
-    monkeypatch.setattr("vit_jax.models.attention_kernels.NARROW", narrow)
+    monkeypatch.setattr("vit_jax.models.kernels.fused.NARROW", narrow)
     got, expected = (
         jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2, 3)))(Q, K, V, BIAS)
         for core in (attention_core, plain)
@@ -256,8 +257,9 @@ def test_of_a_pool_that_is_an_attention_it_is_said_that_it_is_plain():
 def planned(run, target):
     """`attention_plan` of a run."""
     model = run.model.with_data()
-    network = nnx.eval_shape(lambda: network_class(model)(model))
-    return attention_plan(network, replace(run, model=model), read_target(target))
+    lowering = of_training(run, read_target(target))
+    network = nnx.eval_shape(lambda: network_class(model)(model, lowering=lowering))
+    return attention_plan(network, replace(run, model=model), lowering)
 
 
 @pytest.mark.parametrize("length", [196, 197])

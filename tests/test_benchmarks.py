@@ -42,12 +42,12 @@ from benchmarks import (
     throughput,
 )
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands import plan
 from vit_jax.commands.train import parse
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.extras.plan import command as plan
 from vit_jax.machine.mfu import published
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
@@ -101,7 +101,8 @@ def test_the_twin_is_the_same_network_and_takes_the_same_steps():
 
     np.testing.assert_allclose(*both(batch["image"]), atol=1e-5)
 
-    engine = Engine(run, network, classify, Optimizer(run.optim, 100, 10, SMALL.parameters()))
+    define, optimizer = functools.partial(definition, SMALL), Optimizer(run.optim, 100, 10, SMALL.parameters())
+    engine = Engine(run, define, classify, optimizer)
     trainer = plain.Trainer(twin, run.optim, sides.MEAN, sides.STD)
     state = engine.start(weights)
     for _ in range(2):

@@ -13,10 +13,11 @@ from tests.test_stack import METADATA, RUNS, VIT, batch_of
 from vit_jax.config.trees import unflatten
 from vit_jax.machine import backend
 from vit_jax.machine.targets import HERE, read_target
-from vit_jax.models import rounded as in_bfloat16
 from vit_jax.models.build import definition
-from vit_jax.models.rounded import rounded_product
-from vit_jax.models.stack import POLICIES, with_lowering
+from vit_jax.models.kernels import rounded as in_bfloat16
+from vit_jax.models.kernels.rounded import rounded_product
+from vit_jax.models.lowering import Lowering, of_evaluation, of_training
+from vit_jax.models.stack import POLICIES
 from vit_jax.models.state import merge
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_of
@@ -68,9 +69,12 @@ def test_a_cpu_is_known_by_its_flags(name, tmp_path, monkeypatch):
 def test_only_bfloat16_on_a_cpu_with_the_instructions_is_computed_otherwise(fast):
     for dtype, target in (("float32", HERE), ("float64", HERE), ("bfloat16", H100)):
         assert not in_bfloat16.rounds_factors(dtype, target)
-        assert definition(VIT, dtype, "float32", target) == definition(VIT, dtype, "float32", read_target("v5e:2x2"))
+        assert of_evaluation(dtype, target) == of_evaluation(dtype, read_target("v5e:2x2")) == Lowering()
     network = merge(definition(VIT, "bfloat16"), VIT_TREE)
-    assert (network.dtype, network.blocks[0].mlp.fc1.rounded) == (np.dtype("float32" if fast else "bfloat16"), fast)
+    assert (network.dtype, network.blocks[0].mlp.fc1.lowering.rounds) == (
+        np.dtype("float32" if fast else "bfloat16"),
+        fast,
+    )
 
 
 def test_a_product_is_that_of_rounded_factors_and_so_are_its_gradients():
@@ -124,10 +128,10 @@ def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(n
     tree = {n: draw.normal(n.endswith("scale"), 0.3, shape) for n, shape in run.model.shapes().items()}
 
     def found(dtype, parameters):
-        made = definition(run.model, dtype, parameters)
+        made = definition(run.model, dtype, parameters, of_training(replace(run, compute_dtype=dtype)))
 
         def loss(tree):
-            network = with_lowering(merge(made, tree), run)
+            network = merge(made, tree)
             batch = task.prepare(batch_of(run, 0), keys)
             return task.loss(network, batch, keys, task.denominator(batch))[0]
 

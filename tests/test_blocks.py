@@ -17,8 +17,8 @@ from vit_jax.data.captions.open import open_captions
 from vit_jax.data.images.blocks import BlockOrder, Blocks
 from vit_jax.data.images.blocks import blocks_of as make_blocks
 from vit_jax.data.images.config import ImageData
-from vit_jax.data.shards import ahead
 from vit_jax.errors import UserError
+from vit_jax.extras.shards import ahead
 from vit_jax.files.digests import array_digest
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.training.train import train
@@ -116,7 +116,7 @@ def watch(monkeypatch):
     """A list of all that reads ahead from now on."""
     opened = []
     monkeypatch.setattr(
-        "vit_jax.data.images.sources.sharded.Ahead", lambda *args: opened.append(ahead.Ahead(*args)) or opened[-1]
+        "vit_jax.extras.shards.samples.Ahead", lambda *args: opened.append(ahead.Ahead(*args)) or opened[-1]
     )
     return opened
 
@@ -138,7 +138,7 @@ def test_a_pass_transfers_each_image_once_and_holds_what_it_may(monkeypatch, roo
         taken = [*batches(found.splits["train"], order, 0, order.steps_per_epoch)]
         again = [whole.splits["train"].batch(order.indices(step)) for step in range(order.steps_per_epoch)]
         assert all(np.array_equal(a[key], b[key]) for a, b in zip(taken, again, strict=True) for key in a)
-        samples_ = found.splits["train"].images.examples.samples
+        samples_ = found.splits["train"].images.examples.items
         gets = [size for method, name, size in bucket.requests if method == "GET"]
         needed = samples_.sizes[np.concatenate([order.indices(step) for step in range(order.steps_per_epoch)])].sum()
         # The labels between the images of a run, with their headers, come along.
@@ -239,7 +239,7 @@ def test_captions_of_shards_come_in_blocks_each_image_once_and_follow_one_that_s
         again = [whole.splits["train"].batch(order.indices(step)) for step in range(2 * n)]
         assert all(np.array_equal(a[key], b[key]) for a, b in zip(taken, again, strict=True) for key in a)
         gets = sum(size for method, _, size in bucket.requests if method == "GET")
-        sizes = train.images.examples.samples.sizes
+        sizes = train.images.examples.items.sizes
         each = [np.unique(train.rows[np.concatenate([order.indices(e * n + i) for i in range(n)])]) for e in (0, 1)]
         assert gets <= sum(sizes[rows].sum() for rows in each) + 2 * 90 * 2_048 and opened[0].held == 0
         (own,) = np.flatnonzero(train.rows == 34)[:1]

@@ -11,9 +11,9 @@ import pytest
 
 import vit_jax
 from vit_jax.commands.train import command as train
-from vit_jax.data.captions.features_config import FeatureData
-from vit_jax.data.captions.vectors import open_features, open_other_features, vectors_in
 from vit_jax.errors import UserError
+from vit_jax.extras.vectors.config import FeatureData
+from vit_jax.extras.vectors.vectors import open_features, open_other_features, vectors_in
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.text.vocabulary import Vocabulary

@@ -18,10 +18,10 @@ from vit_jax.config.fields import Kind
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.data.captions.config import CaptionData
-from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
+from vit_jax.extras.vectors.config import FeatureData
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 from vit_jax.models.sizes import SIZES, sized_config
 from vit_jax.models.transformer_config import TransformerConfig
@@ -511,7 +511,7 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
     of_any = {
         *("accumulate", "parallel", "fsdp", "scan", "remat", "attention_kernel", "steps_per_dispatch"),
         *("max_steps", "max_minutes", "name", "dir", "keep", "save_minutes", "async_save", "log_every"),
-        *("profile_steps", "histograms", "stall_minutes", "tensorboard", "wandb"),
+        *("profile_steps", "histograms", "stall_minutes", "tensorboard", "wandb", "hooks"),
     }
     for run, more in (
         (

@@ -7,8 +7,8 @@ from tests.image_sources import a_run, everything, names, open_dataset, write_im
 from tests.loopback_s3 import serving
 from vit_jax.data.captions.captioned import find_captions, without_captions
 from vit_jax.data.eval_data import open_other_images
-from vit_jax.data.fetch.prepare import Contents, write_set
 from vit_jax.errors import UserError
+from vit_jax.extras.sets.prepare import Contents, write_set
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_tfds_set_by_name_decodes_test_only_when_taken(tmp_path, monkeypatch, ro
     pixels = write_tfds(tmp_path, "pets")
     write_tfds(tmp_path, "pets", version="0.9.0", splits=(("train", 2),))  # an older version beside it
     run = a_run("pets", image=(5, 6), dir=str(tmp_path), validation=0.1)
-    monkeypatch.setattr("vit_jax.data.images.sources.records._ROOM", room)
+    monkeypatch.setattr("vit_jax.extras.sets.records._ROOM", room)
     data = open_dataset(run)
     assert data.class_names == ("cat", "dog") and sizes(data) == [18, 2, 6]
     for name, split in data.splits.items():
@@ -145,7 +145,7 @@ def test_tfds_validation_split_is_used_and_an_unlabelled_one_left_out(tmp_path, 
     write_tfds(tmp_path, "pets", splits=(("train", 20), ("validation", 6), ("test", 4)))
     data = open_dataset(a_run("pets", image=(5, 6), dir=str(tmp_path)))
     assert sizes(data) == [20, 6, 4]
-    from vit_jax.data.images.sources import records
+    from vit_jax.extras.sets import records
 
     scan = records._scan
     monkeypatch.setattr(

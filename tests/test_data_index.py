@@ -10,8 +10,9 @@ import pytest
 
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_tfds
 from vit_jax.data.images import pixels
-from vit_jax.data.images.sources import folders, index, records
+from vit_jax.data.images.sources import folders, index
 from vit_jax.errors import UserError
+from vit_jax.extras.sets import records
 
 OLD = time.time_ns() - 10**12
 

@@ -19,6 +19,7 @@ TINY = "--model.width 8 --model.encoder-depth 1 --model.decoder-depth 1 --model.
 # Commands, one after the other, and then a few training steps; what came of each is printed as JSON.
 PROGRAM = """
 import contextlib, io, json, sys
+from functools import partial
 import jax, jax.numpy as jnp, numpy as np
 from vit_jax.commands import evaluate
 from vit_jax.augmentation.config import ImageAugment
@@ -45,7 +46,7 @@ for parallel in ("jit", "pmap"):
         "classify", config, ImageData(), ImageAugment(), OptimConfig(), batch=10, ema=0.9, parallel=parallel
     )
     task = Classify(run.augment, (0.5,), (0.5,))
-    engine = Engine(run, definition(config), task, Optimizer(run.optim, 10, 5, config.parameters()))
+    engine = Engine(run, partial(definition, config), task, Optimizer(run.optim, 10, 5, config.parameters()))
     mine = start(config, jax.random.key(0))
     before = jax.tree.map(np.array, mine)
     state = engine.start(mine)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,13 +23,13 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.network import Teacher
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.data.fetch.archives import OFFICIAL
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.sources.open import open_image_source
 from vit_jax.errors import UserError
+from vit_jax.extras.sets.archives import OFFICIAL
 from vit_jax.machine import memory
 from vit_jax.machine.targets import HERE, read_target
-from vit_jax.models import build
+from vit_jax.models import lowering
 from vit_jax.models.build import definition, network_class
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
@@ -157,7 +158,7 @@ def test_loss_and_gradients_are_those_of_vit_pytorchs_wrapper(norm):
 
 def test_a_teacher_is_built_for_the_devices_that_compute_it(monkeypatch):
     """A CPU that rounds factors has no activations in bfloat16; a GPU for which it plans has."""
-    monkeypatch.setattr(build, "rounds_factors", lambda dtype, target: dtype == "bfloat16" and target is HERE)
+    monkeypatch.setattr(lowering, "rounds_factors", lambda dtype, target: dtype == "bfloat16" and target is HERE)
     task = task_of(a_run(compute_dtype="bfloat16"), {"preprocess": {"mean": MEAN, "std": STD}})
     for target, dtype in ((HERE, "float32"), (read_target("h100"), "bfloat16"), (read_target("v5e:2x2"), "bfloat16")):
         found = task.load_frozen_arrays(a_teacher(), target)
@@ -203,7 +204,7 @@ def test_the_teacher_sees_the_augmented_image_resized_as_pillow_does(kernel, siz
 def test_the_teacher_is_an_argument_of_the_compiled_step_and_does_not_change():
     run = a_run(accumulate=2, scan=True, remat="full")
     task = taught(run)
-    engine = Engine(run, definition(STUDENT), task, Optimizer(run.optim, 4, 2, STUDENT.parameters()))
+    engine = Engine(run, partial(definition, STUDENT), task, Optimizer(run.optim, 4, 2, STUDENT.parameters()))
     first = engine.frozen_arrays
     losses = []
     for scale in (1, 3, 1):

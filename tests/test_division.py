@@ -124,8 +124,9 @@ import json, sys
 from dataclasses import replace
 from vit_jax import preset, train
 from vit_jax.machine import backend
+from vit_jax.extras.report import hook
 from vit_jax.training import finish
-finish.draw = finish.leave_report = lambda *_: ""
+finish.draw = hook.leave_report = lambda *_: ""
 backend.cores = lambda: 2
 run = replace(preset("digits").run, batch=128, max_steps=6, dir=sys.argv[1])
 # 48 wide: compiled for one thread a device (xla_cpu_multi_thread_eigen False), such products took 10 GB to compile.

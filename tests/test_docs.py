@@ -294,7 +294,7 @@ def prepared(folder: Path) -> None:
     from convert import rules
     from convert.dialects import LAYOUTS
     from convert.dialects.architectures import lookup
-    from vit_jax.data.fetch.prepare import Contents, write_set
+    from vit_jax.extras.sets.prepare import Contents, write_set
     from vit_jax.models.vit_config import ViTConfig
     from vit_jax.runs.values import from_dict
 

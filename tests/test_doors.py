@@ -25,10 +25,11 @@ from vit_jax.config import flags
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.run import RunConfig
 from vit_jax.config.trees import flatten
-from vit_jax.data.fetch.archives import OFFICIAL
+from vit_jax.extras.report import hook
+from vit_jax.extras.sets.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
-from vit_jax.models.rounded import rounds_factors
+from vit_jax.models.kernels.rounded import rounds_factors
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
 from vit_jax.runs.values import flat, from_dict
@@ -82,7 +83,7 @@ def place(tmp_path_factory):
 def plain(monkeypatch):
     """Without pictures, which take longer than these runs."""
     monkeypatch.setattr(finish, "draw", lambda *a: None)
-    monkeypatch.setattr(finish, "leave_report", lambda *a: None)
+    monkeypatch.setattr(hook, "leave_report", lambda *a: None)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +179,7 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
 
 
 @pytest.mark.parametrize(
-    "door", ["vit_jax.commands.sheet", "vit_jax.commands.evaluate", "vit_jax.commands.predict", "torch_ref.train"]
+    "door", ["vit_jax.extras.sheet.command", "vit_jax.commands.evaluate", "vit_jax.commands.predict", "torch_ref.train"]
 )
 def test_help_fits_into_the_terminal(door, capsys, monkeypatch):
     if door == "torch_ref.train":
@@ -505,7 +506,8 @@ def test_resume_takes_the_config_from_the_run_and_a_larger_budget(place, capsys,
 # ------------------------------------------------------------------------------- kinds of run
 
 
-def test_seeds(place, plain, capsys):
+def test_seeds(place, plain, capsys, monkeypatch):
+    monkeypatch.setattr(hook, "leave_report", lambda folder: (folder.path / "report.html").touch())
     assert train("--epochs", 1, "--name", "group", "--seeds", 2) == 0
     out = capsys.readouterr().out
     group = place / "runs" / "group"

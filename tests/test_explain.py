@@ -20,8 +20,10 @@ from vit_jax.config.dotted import replace_fields
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
-from vit_jax.explain import images, relevance, scores, tokens
-from vit_jax.explain.methods import METHODS
+from vit_jax.extras.explain import images, scores, tokens
+from vit_jax.extras.explain.classify import explain
+from vit_jax.extras.explain.methods import METHODS
+from vit_jax.figures.attention import rollout
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
@@ -29,7 +31,6 @@ from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.models.vit_options import MAPS
-from vit_jax.tasks.classify.explain import explain
 from vit_jax.tasks.classify.kinds.table import KINDS
 
 STEPS = 5
@@ -250,11 +251,11 @@ def test_translations_against_loops(name, method, monkeypatch):
 
 
 FAULTS = {
-    "blocks reversed": lambda maps: relevance.rollout(maps[::-1]),
+    "blocks reversed": lambda maps: rollout(maps[::-1]),
     "the layer on the wrong side": lambda maps: functools.reduce(lambda r, m: r @ (m + np.eye(7)) / 2, maps, np.eye(7)),
-    "map transposed": lambda maps: relevance.rollout(maps.swapaxes(1, 2)),
-    "column for row": lambda maps: relevance.rollout(maps).T,
-    "off by one token": lambda maps: np.roll(relevance.rollout(maps), 1, -1),
+    "map transposed": lambda maps: rollout(maps.swapaxes(1, 2)),
+    "column for row": lambda maps: rollout(maps).T,
+    "off by one token": lambda maps: np.roll(rollout(maps), 1, -1),
     "without the token itself": lambda maps: functools.reduce(lambda r, m: m @ r, maps, np.eye(7)),
 }
 
@@ -270,7 +271,7 @@ def looked_at():
 
 def test_without_a_fault_it_is_the_same(looked_at):
     right, maps = looked_at
-    np.testing.assert_allclose(relevance.rollout(maps)[0, 1:], right, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(rollout(maps)[0, 1:], right, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

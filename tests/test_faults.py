@@ -77,6 +77,7 @@ from vit_jax import runs
 from vit_jax.machine import backend
 from vit_jax.weights import checkpoint
 from vit_jax.commands import train as command
+from vit_jax.extras.report import hook
 from vit_jax.training import finish, train as training
 if moment == "start-up":
     on_call(backend, "configure_jax", die)
@@ -119,11 +120,11 @@ else:
         ),
         "test": lambda: on_call(evaluator, "measure", die, 8),
         "summary": lambda: on_call(os, "replace", die, when=to("summary.json")),
-        "report": lambda: on_call(finish, "leave_report", die),
+        "report": lambda: on_call(hook, "leave_report", die),
         "shown": lambda: on_call(finish, "show", die),
         "": lambda: None,
     }
-    finish.draw = finish.leave_report = lambda *_: None
+    finish.draw = hook.leave_report = lambda *_: None
     MOMENTS[moment]()
 sys.exit(command.main())
 """

@@ -12,7 +12,8 @@ from convert.containers.run_folder import open_run
 from tests.test_resume import EPOCH, STEPS, TINY, Crash, assert_same, at_step, before, crash, quicken, result
 from vit_jax.commands import train as command
 from vit_jax.errors import UserError
-from vit_jax.reports import compare, contents, tables
+from vit_jax.extras.report import contents, tables
+from vit_jax.reports import compare
 from vit_jax.runs import Run
 from vit_jax.runs.record import own_schedule
 from vit_jax.training import loop
@@ -240,7 +241,7 @@ def test_damaged_records_of_older_versions_are_no_schedules_of_their_own():
 @pytest.mark.slow
 def test_the_runs_of_a_group_train_on_together(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vit_jax.reports.group.draw", lambda *_: None)
+    monkeypatch.setattr("vit_jax.training.group.draw", lambda *_: None)
     vit_jax.training.train.train_group(replace(CONSTANT, epochs=1, name="group"), "seed", 2)
     command.command(["--resume", "group", "--epochs", "2"])
     members = [Run(f"runs/group/seed-{seed}") for seed in (0, 1)]

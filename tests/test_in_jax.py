@@ -14,8 +14,8 @@ import vit_jax
 from vit_jax.errors import ArgumentError
 from vit_jax.models.build import network_class
 from vit_jax.models.captioner_config import CaptionerConfig
+from vit_jax.models.lowering import PLAIN, of_training
 from vit_jax.models.resnet_config import ResNetConfig
-from vit_jax.models.stack import with_lowering
 
 IMAGES = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
 PICTURES = np.random.default_rng(3).normal(size=(4, 32, 32, 3)).astype(np.float32)
@@ -39,9 +39,9 @@ CASES = {  # config, arguments of a call
 }
 
 
-def made(name):
+def made(name, lowering=PLAIN):
     config = CASES[name][0]
-    return network_class(config)(config, rngs=nnx.Rngs(0))
+    return network_class(config)(config, rngs=nnx.Rngs(0), lowering=lowering)
 
 
 def outputs_loss_and_gradients(definition, state, arguments, masks, keys):
@@ -59,7 +59,7 @@ CHOICES = {"scan": True, "remat": "dots", "attention_kernel": "fused"}
                                               ("transformer", CHOICES)], ids=str)  # fmt: skip
 def test_networks_run_on_a_mesh_with_explicit_axes(name, chosen):
     _, arguments, masks = CASES[name]
-    definition, state = nnx.split(with_lowering(made(name), replace(vit_jax.preset("digits").run, **chosen)))
+    definition, state = nnx.split(made(name, of_training(replace(vit_jax.preset("digits").run, **chosen))))
     mesh = jax.make_mesh((1,), ("data",))  # of one device: types say already how arrays are divided
 
     def on_mesh(tree, spec):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -71,8 +72,8 @@ def batches(size=6):
 
 def engine_of(run, dtype="float64"):
     task = task_of(run, {"preprocess": {"mean": [MEAN], "std": [STD]}})
-    network = definition(run.model, run.compute_dtype, dtype)
-    return Engine(run, network, task, Optimizer(run.optim, STEPS, 5, trainable_table(run)))
+    define = partial(definition, run.model, run.compute_dtype, dtype)
+    return Engine(run, define, task, Optimizer(run.optim, STEPS, 5, trainable_table(run)))
 
 
 def steps(run):

@@ -294,6 +294,7 @@ def test_an_augmentation_to_come_is_refused_of_numbers():
 
 EIGHT = """
 import json, sys
+from functools import partial
 import jax, jax.numpy as jnp, numpy as np, optax
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.outputs import Outputs
@@ -324,7 +325,8 @@ for kind, label in labels.items():
     for parallel, parts in (("jit", 2), ("pmap", 1)):
         run = RunConfig("classify", config, ImageData(), ImageAugment(), OptimConfig(), batch=32, parallel=parallel,
                         accumulate=parts, compute_dtype="float64")
-        engine = Engine(run, network, task, Optimizer(run.optim, 10, 5, config.parameters()))
+        define = partial(definition, config, "float64", "float64")
+        engine = Engine(run, define, task, Optimizer(run.optim, 10, 5, config.parameters()))
         _, metrics = engine.train(engine.start(jax.tree.map(jnp.array, tree)), batch)
         found.append([float(metrics["loss"]), float(metrics["grad_norm"])])
     print(json.dumps([jax.device_count(), kind, found]))

@@ -1,6 +1,7 @@
 """The steps of every preset are lowered for a GPU and a TPU too: what is for a CPU alone is in neither of the two."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 from vit_jax.config.dotted import value_at
 from vit_jax.config.network import Teacher
 from vit_jax.config.trees import unflatten
-from vit_jax.models.attention_kernels import NARROW
 from vit_jax.models.build import definition
+from vit_jax.models.kernels.fused import NARROW
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.tasks.computed import task_of
@@ -67,8 +68,8 @@ def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     given = task_spec(run.task).stand_in(replace(run, model=run.model.with_sizes(open_sizes)))
     run = given.run
     task = task_of(run, given.metadata).load_frozen_arrays(a_teacher(getattr(run.model, "channels", 1)))
-    network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
-    engine, evaluator = Engine(run, network, task, optimizer), Evaluator(run.model, network, task)
+    define, optimizer = partial(definition, run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
+    engine, evaluator = Engine(run, define, task, optimizer), Evaluator(run.model, define(), task)
     weights = unflatten({name: abstract(shape, np.float32) for name, shape in run.model.shapes().items()})
     batch, examples = ({k: abstract(*v) for k, v in each.items()} for each in (given.batch, given.examples))
     training = engine.compiled.trace(jax.eval_shape(engine.start, weights), batch, engine.seed, engine.frozen_arrays)

@@ -9,13 +9,12 @@ import pytest
 from tests import loopback_s3
 from vit_jax.config.run import RunConfig
 from vit_jax.errors import UserError
-from vit_jax.files.stores import mirror as mirrors
-from vit_jax.files.stores import objects
-from vit_jax.files.stores.mirror import Mirror
-from vit_jax.files.stores.open import open_store
-from vit_jax.files.stores.records import Records
+from vit_jax.extras.stores import mirror as mirrors
+from vit_jax.extras.stores import objects
+from vit_jax.extras.stores.mirror import Mirror
+from vit_jax.extras.stores.records import Records
+from vit_jax.files.places import local_copy, store_of
 from vit_jax.runs import choose
-from vit_jax.runs.mirror import local_copy
 
 SAVES = 4
 
@@ -105,7 +104,7 @@ def live(store, folder, reported):
 def test_a_kill_between_any_two_requests_loses_nothing_that_was_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(mirrors, "_Pulse", lambda *_: type("Pulse", (), {"stop": lambda self: None})())
     for requests in range(1000):
-        store, reported = open_store(str(tmp_path / f"store-{requests}")), []
+        store, reported = store_of(str(tmp_path / f"store-{requests}")), []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(mirrors, "PART", 60)
             try:
@@ -133,15 +132,15 @@ def test_a_kill_before_there_is_a_record_leaves_a_place_for_the_same_run(bucket,
     for requests in range(1, 12):
         bucket.objects.clear()
         with pytest.raises(Kill):
-            take(Dying(open_store("s3://bucket/run"), requests), tmp_path / f"killed-{requests}")
-        if Records(open_store("s3://bucket/run")).newest():
+            take(Dying(store_of("s3://bucket/run"), requests), tmp_path / f"killed-{requests}")
+        if Records(store_of("s3://bucket/run")).newest():
             break
         assert not choose(run, "run", True).exists()
     assert requests > 4
 
 
 def test_a_log_is_kept_in_parts_and_what_is_not_new_is_not_sent_again(bucket, tmp_path):
-    mine = take(open_store("s3://bucket/run"), tmp_path / "a")
+    mine = take(store_of("s3://bucket/run"), tmp_path / "a")
     sizes = []
     for number in (1, 2, 3):
         save(tmp_path / "a", number)
@@ -156,17 +155,17 @@ def test_a_log_is_kept_in_parts_and_what_is_not_new_is_not_sent_again(bucket, tm
 
 
 def test_a_second_writer_is_refused_and_a_dead_one_followed(bucket, tmp_path):
-    store, said = open_store("s3://bucket/run"), []
+    store, said = store_of("s3://bucket/run"), []
     first = take(store, tmp_path / "first")
     save(tmp_path / "first", 1)
     first.commit()
     # Known at once on this machine; elsewhere by a sign of life, or because it goes on saving.
     for lives in (lambda place: True, lambda place: None, lambda place: first.commit()):
         with pytest.raises(UserError, match="in use by first; wait for it, end it, or choose another `name"):
-            take(open_store("s3://bucket/run"), tmp_path / "second", said, lives)
+            take(store_of("s3://bucket/run"), tmp_path / "second", said, lives)
     assert len(said) == 2 and "waiting for a sign of its life" in said[0]
     first._pulse.stop()  # as if its machine slept
-    second = take(open_store("s3://bucket/run"), tmp_path / "second", said, lambda place: None)
+    second = take(store_of("s3://bucket/run"), tmp_path / "second", said, lambda place: None)
     assert held(tmp_path / "second") == saved(tmp_path, 1)
     save(tmp_path / "first", 2)
     with pytest.raises(UserError, match="in use by second"):
@@ -185,7 +184,7 @@ def test_a_second_writer_is_refused_and_a_dead_one_followed(bucket, tmp_path):
     ["changed", "record", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gone", "short", "newest", "late"))],
 )
 def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
-    mine, said = take(open_store("s3://bucket/run"), tmp_path / "mine"), []
+    mine, said = take(store_of("s3://bucket/run"), tmp_path / "mine"), []
     for number in (1, 2):
         save(tmp_path / "mine", number)
         mine.commit()
@@ -204,16 +203,16 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
         bucket.objects.pop("run/records/newest.json") if harm == "newest" else None
     if harm == "newest":
         del bucket.faults[last]
-    assert Mirror(open_store("s3://bucket/run"), tmp_path / "read").pull(said.append)
+    assert Mirror(store_of("s3://bucket/run"), tmp_path / "read").pull(said.append)
     expected = 2 if harm in ("newest", "late") else 1
     assert held(tmp_path / "read") == saved(tmp_path, expected)
     assert bool(said) == (harm in ("gone", "short", "changed"))
-    again = take(open_store("s3://bucket/run"), tmp_path / "again")
+    again = take(store_of("s3://bucket/run"), tmp_path / "again")
     assert held(tmp_path / "again") == saved(tmp_path, expected)
     save(tmp_path / "again", 3)
     again.commit()
     again.release()
-    assert Mirror(open_store("s3://bucket/run"), tmp_path / "end").pull(said.append)
+    assert Mirror(store_of("s3://bucket/run"), tmp_path / "end").pull(said.append)
     left = held(tmp_path / "again")
     assert held(tmp_path / "end") == {path: content for path, content in left.items() if not path.endswith(".tmp")}
 
@@ -258,5 +257,5 @@ def test_a_host_that_does_not_answer_is_named_soon(monkeypatch):
 def test_a_store_that_cannot_hold_it_is_refused(bucket, tmp_path, fault, said):
     bucket.faults["*"] = fault
     with pytest.raises(UserError, match=said):
-        take(open_store("s3://bucket/run"), tmp_path / "mine")
+        take(store_of("s3://bucket/run"), tmp_path / "mine")
     assert not bucket.objects or fault == {"DELETE": 403}

@@ -16,6 +16,7 @@ from PIL import Image
 
 import vit_jax
 from vit_jax.errors import UserError
+from vit_jax.extras.report import hook
 from vit_jax.files.shown import html_table
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.score import score_of
@@ -129,7 +130,7 @@ def test_what_is_to_be_told_is_checked_before_a_run_begins(tmp_path, monkeypatch
 @pytest.mark.parametrize("lr", [1e-12, 3e-3])
 def test_a_finished_run_that_has_learned_nothing_says_so(tmp_path, monkeypatch, capsys, lr):
     monkeypatch.setattr(finish, "draw", lambda *_: "")
-    monkeypatch.setattr(finish, "leave_report", lambda *_: None)
+    monkeypatch.setattr(hook, "leave_report", lambda *_: None)
     images = np.random.default_rng(0).integers(0, 60, (120, 8, 8)).astype(np.uint8)
     labels = np.arange(120) % 3
     images[labels == 1] += 60

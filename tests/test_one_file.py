@@ -1,11 +1,12 @@
-"""A task and a network in one file (ink.py): every door takes them, and no other file was touched for them."""
+"""A task and a network in a package (tests/ink): every command takes them, and no other file was touched for them."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,15 +19,26 @@ from vit_jax.runs import Run
 OURS = ("memory", "cpu_seconds", "digits_per_second")  # of a row of metrics: the machine's, not the run's
 
 
+@pytest.fixture(scope="module", autouse=True)
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The package, as pip installs it, where child processes find it."""
+    folder = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", folder, Path(__file__).parent / "ink"], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield
+
+
 def doors(cwd: Path, *commands: str, devices: int = 1) -> list[str]:
-    """What each command prints, in one child process that registers the file first."""
+    """What each command prints, in one child process in which the package is installed."""
     env = {
         **os.environ,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "COLUMNS": "120",
         "PYTHONUNBUFFERED": "1",
     }
-    command = [sys.executable, "-m", "tests.ink", *commands]
+    command = [sys.executable, "-m", "tests.doors", *commands]
     done = subprocess.run(
         command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
     )
@@ -139,21 +151,23 @@ def test_what_is_exported_starts_a_run_and_predicts_as_its_own(said):
 def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_nor_saved(place, monkeypatch):
     import jax
 
-    monkeypatch.syspath_prepend(Path(__file__).parents[1])
-    from tests import ink
+    monkeypatch.syspath_prepend(Path(__file__).parent / "ink")
+    import ink
+
     from vit_jax.models.build import definition, start
     from vit_jax.models.networks import NETWORKS
+    from vit_jax.plugins import Plugin
     from vit_jax.training.engine.engine import Engine
     from vit_jax.training.engine.evaluator import Evaluator
     from vit_jax.training.engine.optim import Optimizer
 
-    monkeypatch.setitem(NETWORKS, "perceptron", ink.PerceptronConfig)
+    monkeypatch.setitem(NETWORKS.ours, "perceptron", Plugin(ink.PerceptronConfig))
     run, table = ink.preset().run, ink.PerceptronConfig().parameters()
     task = ink.Ink(128, (0.0,), (1.0,)).load_frozen_arrays(None)
     batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
     for parallel in ("jit", "pmap"):
         engine = Engine(
-            replace(run, parallel=parallel), definition(run.model), task, Optimizer(run.optim, 10, 5, table)
+            replace(run, parallel=parallel), partial(definition, run.model), task, Optimizer(run.optim, 10, 5, table)
         )
         losses = []
         for threshold in (128, 0, 256, 128):

@@ -121,7 +121,7 @@ def gradients():
     run = run_of(VIT, OptimConfig())
     engine = Engine(
         run,
-        build.definition(VIT, dtype="float64", param_dtype="float64"),
+        functools.partial(build.definition, VIT, "float64", "float64"),
         task_of(run, beside(VIT)),
         Optimizer(run.optim, STEPS, EPOCH, VIT.parameters()),
     )

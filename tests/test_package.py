@@ -71,7 +71,7 @@ def test_wheel_carries_every_package_and_nothing_else(wheel):
         "convert/dialects/architectures.json",
         *(
             f"{room}/page.{kind}"
-            for room in ("vit_jax/reports", "convert/write/program")
+            for room in ("vit_jax/extras/report", "convert/write/program")
             for kind in ("html", "css", "js")
         ),
     }

@@ -12,9 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_jax.commands import plan, plan_child, plan_compile, plan_table
 from vit_jax.config.dotted import value_at
 from vit_jax.errors import CheckFailed, UserError
+from vit_jax.extras.plan import child as plan_child
+from vit_jax.extras.plan import command as plan
+from vit_jax.extras.plan import compile as plan_compile
+from vit_jax.extras.plan import table as plan_table
 from vit_jax.machine import targets
 from vit_jax.machine.targets import GPUS, HERE, TPUS, prepare, read_target
 from vit_jax.presets.table import preset
@@ -252,7 +255,7 @@ def test_an_interruption_ends_the_process_that_compiles(monkeypatch):
 
 def test_the_process_that_compiles_ends_with_that_which_asks():
     """However that ends: its end closes the pipe."""
-    command = [sys.executable, "-m", "vit_jax.commands.plan_child"]
+    command = [sys.executable, "-m", "vit_jax.extras.plan.child"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     said, _ = child.communicate(json.dumps(request(preset("digits").run)) + "\n")
     assert child.returncode == 1 and not said
@@ -299,7 +302,7 @@ from dataclasses import replace
 from pathlib import Path
 import jax, numpy as np
 from vit_jax.presets.table import preset
-from vit_jax.training.engine.planned import Compiled
+from vit_jax.extras.plan.steps import Compiled
 
 def step(batch):
     compiled = Compiled(replace(preset("cifar10-256x6").run, batch=batch, accumulate=1))

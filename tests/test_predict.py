@@ -520,17 +520,16 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     test = dataset.splits["test"].labels
     folder = runs.Run("many")
     folder.create(runs.record_of(run, "digits", **dataset.metadata(), data=dataset.identity))
-    engine = SimpleNamespace(definition=definition(run.model), gather=lambda state: state)
+    evaluator = SimpleNamespace(definition=definition(run.model))
     session = SimpleNamespace(
         folder=folder,
         run=run,
         best=None,
         task=task_of(run, dataset.metadata()),
-        engine=engine,
         state=State(0, tree, {}, None),
         step=3,
         epoch=1.5,
-        setup=SimpleNamespace(dataset=dataset),
+        setup=SimpleNamespace(dataset=dataset, evaluator=evaluator),
     )
     result = score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(classify_pictures, "draw_confusion", lambda *a: None)
@@ -562,6 +561,7 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
     """Those that validation chose, of their own step; without validation the last ones. Each figure says which."""
     shown = []
     task = SimpleNamespace(
+        predictor=object,
         selection_metric=("accuracy", 1),
         pictures=lambda network, data, plots, samples, caption: shown.append((network, caption)) or "",
     )
@@ -574,10 +574,14 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
         run=run,
         best={"step": 40, "weights": kind} if kind else None,
         task=task,
-        engine=SimpleNamespace(definition=definition(run.model), gather=lambda state: state),
+        engine=SimpleNamespace(gather=lambda state: state),
         state=State(0, last, {}, last),
         checkpoints=SimpleNamespace(read=lambda step, _: saved if step == 40 else None),
-        setup=SimpleNamespace(dataset=None, order=SimpleNamespace(steps_per_epoch=20)),
+        setup=SimpleNamespace(
+            dataset=None,
+            order=SimpleNamespace(steps_per_epoch=20),
+            evaluator=SimpleNamespace(definition=definition(run.model)),
+        ),
         step=60,
         epoch=3.0,
         hosts=ALONE,

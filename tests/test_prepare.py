@@ -18,9 +18,10 @@ from PIL import Image
 
 from tests.image_sources import a_run, everything, open_dataset
 from tests.official_sets import cifar_members, contents, serving, small, tar, with_files
-from vit_jax.data.fetch import download, prepare
-from vit_jax.data.fetch.archives import OFFICIAL, CifarSet
+from vit_jax.data.fetch.places import FETCHED
 from vit_jax.errors import UserError
+from vit_jax.extras.sets import download, prepare
+from vit_jax.extras.sets.archives import OFFICIAL, CifarSet
 
 
 @pytest.fixture
@@ -63,6 +64,10 @@ def test_the_table_is_that_of_tfds(name):
     rows = [line.split("\t") for line in (folder / f"{name}.txt").read_text().splitlines()]
     ours = {a.addresses[0]: (str(a.bytes), a.sha256, a.name) for a in OFFICIAL[name].archives}
     assert ours == {address: tuple(rest) for address, *rest in rows}
+
+
+def test_help_states_how_much_is_fetched():
+    assert {name: round(sum(a.bytes for a in each.archives) / 1e6) for name, each in OFFICIAL.items()} == FETCHED
 
 
 def test_other_addresses_are_those_of_torchvision():

@@ -15,8 +15,8 @@ from tensorflow_datasets.core.hashing import Hasher
 
 from tests.image_sources import a_run, everything, open_dataset
 from tests.official_sets import cifar_members, serving, tar, with_files
-from vit_jax.data.fetch.archives import OFFICIAL, CifarSet
-from vit_jax.data.fetch.prepare import prepare
+from vit_jax.extras.sets.archives import OFFICIAL, CifarSet
+from vit_jax.extras.sets.prepare import prepare
 
 pytestmark = [
     pytest.mark.slow,
@@ -69,7 +69,7 @@ def test_a_set_by_name_is_the_real_one(name, tmp_path, monkeypatch):
 
 TRAIN = """
 import sys
-from vit_jax.data.fetch.archives import *
+from vit_jax.extras.sets.archives import *
 from vit_jax.commands import train as command
 
 OFFICIAL["cifar10"] = {official}

@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 
 import vit_jax
 from vit_jax.errors import UserError
+from vit_jax.extras.report.hook import leave_report
 from vit_jax.files.reading import show_path
 from vit_jax.machine.hosts import group
-from vit_jax.reports.command import leave_report
 from vit_jax.runs import Run
 from vit_jax.training.stopping import signals
 

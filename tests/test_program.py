@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from vit_jax.machine.hlo import read_arrays
-from vit_jax.machine.program import read_program, read_text
+from vit_jax.extras.plan.hlo import read_arrays
+from vit_jax.extras.plan.program import read_program, read_text
 
 
 def compiled(function, *shapes, dtype=jnp.float32):

@@ -6,17 +6,18 @@ import math
 import pytest
 
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands import sheet, train
+from vit_jax.commands import train
 from vit_jax.commands.evaluate import EvaluateFlags
-from vit_jax.commands.prediction.flags import PredictFlags
+from vit_jax.commands.prediction.flags import Options as PredictOptions
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
 from vit_jax.config.ranges import Range, check_ranges
 from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.data.captions.config import CaptionData
-from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.images.config import FittedImages, ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
+from vit_jax.extras.sheet import command as sheet
+from vit_jax.extras.vectors.config import FeatureData
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.transformer_config import TransformerConfig
@@ -86,7 +87,7 @@ FIELDS = {
     },
     train.Options: {"seeds folds": AMOUNT},
     EvaluateFlags: {"batch": AMOUNT, "bootstrap": ((-1, 1_000_001), (0, 1_000_000))},
-    PredictFlags: {"top batch": COUNT},
+    PredictOptions: {"top batch": COUNT},
     sheet.Options: {"images": ((0, 65), (1, 64)), "views": ((0, 41), (1, 40))},
     ResNetConfig: {"image channels classes width hidden groups": COUNT, "stages": BLOCKS},
     CaptionerConfig: {"memory_width": COUNT},
@@ -113,7 +114,7 @@ NEEDED = {  # the fields without a default
     train.Options: vars(RUN),
     sheet.Options: {"data": RUN.data, "augment": RUN.augment},
     EvaluateFlags: {"run": "digits"},
-    PredictFlags: {"run": "digits", "inputs": ()},
+    PredictOptions: {"run": "digits", "inputs": ()},
 }
 
 

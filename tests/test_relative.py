@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from vit_jax.models.lowering import Lowering
 from vit_jax.models.positions.relative import RelativePosition, bucket
-from vit_jax.models.stack import Stack
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
@@ -84,7 +84,8 @@ def drawn(causal):
 @pytest.mark.parametrize("relative", ["shared", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_steps_are_the_whole_pass_beyond_the_last_bucket_and_so_are_scan_and_remat(relative):
     """140 tokens and 32 buckets to 128: shorter texts never reach the logarithmic half."""
-    network = Transformer(replace(T5, relative=relative), rngs=nnx.Rngs(0), dtype=float, param_dtype=float)
+    how = dict(dtype=float, param_dtype=float)
+    network = Transformer(replace(T5, relative=relative), rngs=nnx.Rngs(0), **how)
     draw = np.random.default_rng(0)
     source, target = draw.integers(0, 11, (2, 140)), draw.integers(0, 11, (2, 140))
     logits = nnx.jit(lambda network: network(source, target))(network)
@@ -94,8 +95,6 @@ def test_steps_are_the_whole_pass_beyond_the_last_bucket_and_so_are_scan_and_rem
         out, cache = step(network, target[:, i], cache)
         steps.append(out)
     np.testing.assert_allclose(np.stack(steps, 1), logits, rtol=0, atol=1e-12)
-    for _, module in nnx.iter_modules(network):
-        if isinstance(module, Stack):
-            module.scan, module.remat = True, "full"
+    network = Transformer(network.config, rngs=nnx.Rngs(0), **how, lowering=Lowering(remat="full", scan=True))
     scanned = nnx.jit(lambda network: network(source, target))(network)
     np.testing.assert_allclose(scanned, logits, rtol=0, atol=1e-12)

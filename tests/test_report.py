@@ -8,6 +8,7 @@ import math
 import re
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from rich.console import Console
 
 from vit_jax import runs
 from vit_jax.errors import UserError, install
+from vit_jax.presets.table import preset
+from vit_jax.runs.values import to_dict
 from vit_jax.training import progress
+from vit_jax.training.hooks import Hooks
 from vit_jax.training.log import Log
 from vit_jax.training.progress import Progress
 
@@ -324,13 +328,22 @@ ROWS = [
 ]
 
 
+def logging(path, step, **asked):
+    """The log of a run that asks for TensorBoard or W&B, as training opens it."""
+    run = replace(preset("digits").run, **asked)
+    hooks = Hooks(run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hooks.begin(runs.Run(path.parent), run, step)
+    return Log(path, step, hooks)
+
+
 def test_asked_for_but_absent(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 9}\n')
-    for name, where in (("tensorboard", {"tensorboard": tmp_path / "tb"}), ("wandb", {"wandb": "project"})):
+    for name, where in (("tensorboard", {"tensorboard": True}), ("wandb", {"wandb": "project"})):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(UserError, match=re.escape(install(name))):
-            Log(path, 0, **where)
+            logging(path, 0, **where)
     assert path.read_bytes() == b'{"step": 9}\n'  # nothing was cut
 
 
@@ -345,7 +358,7 @@ def test_tensorboard(tmp_path):
         events.Reload()
         return [(event.step, event.value) for event in events.Scalars(tag)]
 
-    log = Log(tmp_path / "metrics.jsonl", 0, tensorboard=folder)
+    log = logging(tmp_path / "metrics.jsonl", 0, tensorboard=True)
     for row in ROWS:
         log.write(row)
     assert points("train/loss") == [(1, 2.0)]  # at once, not only after close
@@ -357,7 +370,7 @@ def test_tensorboard(tmp_path):
         and points("validation_ema/loss") == [(1, 0.5)]
         and points("train_split/loss") == [(1, 0.25)]
     )
-    log = Log(tmp_path / "metrics.jsonl", 2, tensorboard=folder)
+    log = logging(tmp_path / "metrics.jsonl", 2, tensorboard=True)
     for step in (3, 4, 5):
         log.write({**TRAIN, "step": step, "loss": 10.0 * step})
     log.close()
@@ -374,7 +387,7 @@ def test_histograms_in_tensorboard_and_beside_the_log(tmp_path):
     counts, edges = np.histogram(x, 30)
     good = {"min": x.min(), "max": x.max(), "mean": x.mean(), "std": x.std(), "counts": counts}
     bad = {**good, "min": np.float32("nan"), "max": math.inf}
-    log = Log(tmp_path / "metrics.jsonl", 0, tensorboard=tmp_path / "tensorboard")
+    log = logging(tmp_path / "metrics.jsonl", 0, tensorboard=True)
     log.write_histograms(5, {"gradients": {"head.kernel": good, "head.bias": bad}})
     log.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"histograms": 0})
@@ -419,15 +432,15 @@ def wandb(monkeypatch):
 
 def test_wandb(tmp_path, wandb):
     path = tmp_path / "metrics.jsonl"
-    log = Log(path, 0, wandb="vits", name="digits", config={"batch": 32})
+    log = logging(path, 0, wandb="vits")
     for row in ROWS:
         log.write(row)
     log.close()
     call = wandb.calls[0]
     assert (call["project"], call["name"], call["config"], call["resume"], call["dir"]) == (
         "vits",
-        "digits",
-        {"batch": 32},
+        tmp_path.name,
+        to_dict(replace(preset("digits").run, wandb="vits")),
         "allow",
         str(tmp_path),
     )
@@ -440,13 +453,13 @@ def test_wandb(tmp_path, wandb):
     assert wandb.runs[0].rows == values and wandb.runs[0].finished
     # The run goes on from step 1, and W&B already has steps up to 3.
     wandb.starting_step = 4
-    log = Log(path, 1, wandb="vits")
+    log = logging(path, 1, wandb="vits")
     for step in (2, 3, 4, 5):
         log.write({**TRAIN, "step": step})
     log.close()
     assert wandb.calls[1]["id"] == call["id"] and [step for step, _ in wandb.runs[1].rows] == [4, 5]
     # Another run is another id.
-    Log(tmp_path / "other" / "metrics.jsonl", 0, wandb="vits").close()
+    logging(tmp_path / "other" / "metrics.jsonl", 0, wandb="vits").close()
     assert wandb.calls[2]["id"] != call["id"]
 
 
@@ -458,7 +471,7 @@ def test_wandb_that_cannot_start(tmp_path, wandb):
     with pytest.raises(
         UserError, match=r"wandb 'vits': cannot start \(api_key not configured \(no-tty\)\.\); run `wandb login`"
     ):
-        Log(tmp_path / "metrics.jsonl", 0, wandb="vits")
+        logging(tmp_path / "metrics.jsonl", 0, wandb="vits")
 
 
 def test_neither_is_imported_unasked(tmp_path, monkeypatch):

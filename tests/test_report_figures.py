@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.explain.relevance import rollout
-from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attention, draw_words, to_patches
+from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attention, draw_words, rollout, to_patches
 from vit_jax.figures.classification import draw_confusion, draw_per_class, draw_wrong
 from vit_jax.figures.curves import draw_curves, smooth
 from vit_jax.figures.figure import BLUE, GREEN, ORANGE

@@ -39,16 +39,18 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.base import Data
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import CheckFailed, Interrupted, UserError
+from vit_jax.extras.report import hook
+from vit_jax.extras.stores import mirror as mirrors
+from vit_jax.extras.stores import runs as mirror
+from vit_jax.extras.stores.objects import ObjectStore
 from vit_jax.files.digests import array_digest
-from vit_jax.files.stores import mirror as mirrors
-from vit_jax.files.stores.objects import ObjectStore
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import mfu
 from vit_jax.machine.hosts.group import ALONE
 from vit_jax.machine.mfu import PUBLISHED, Published
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import gather
-from vit_jax.runs import Run, mirror
+from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
 from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training
@@ -172,7 +174,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) ->
 
     monkeypatch.setattr(training, "set_up", once)
     monkeypatch.setattr(finish, "draw", lambda *_: None)
-    monkeypatch.setattr(finish, "leave_report", lambda folder: (folder.path / "report.html").touch())
+    monkeypatch.setattr(hook, "leave_report", lambda folder: (folder.path / "report.html").touch())
 
 
 @pytest.fixture
@@ -773,7 +775,7 @@ def test_a_crash_at_the_end_is_made_good(reference, folder, monkeypatch, moment)
         elif moment == "pictures":
             patch.setattr(finish, "draw", lambda *_: crash())
         elif moment == "report":
-            before(patch, finish, "leave_report", crash)
+            before(patch, hook, "leave_report", crash)
         else:
             before(patch, Run, "write_summary", crash)
         go(folder)

@@ -17,14 +17,15 @@ import pytest
 
 from vit_jax import runs
 from vit_jax.errors import UserError
+from vit_jax.extras.report import charts, parts, tables
+from vit_jax.extras.report import command as report_command
+from vit_jax.extras.report.command import command, report
+from vit_jax.extras.report.hook import leave_report
 from vit_jax.figures import report_data
 from vit_jax.figures.report_data import keep_attention, keep_classes, keep_positions, keep_texts
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.given import finetuned
 from vit_jax.presets.table import preset
-from vit_jax.reports import charts, parts, tables
-from vit_jax.reports import command as report_command
-from vit_jax.reports.command import command, leave_report, report
 from vit_jax.reports.comparison import gather
 from vit_jax.runs.values import with_fields
 
@@ -360,7 +361,7 @@ def test_a_thousand_classes_fit(monkeypatch):
 def test_a_run_ends_without_its_report_where_that_cannot_be_written(capsys, monkeypatch):
     folder = made("a")
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "vit_jax.reports.contents", None)  # as if a library of it were not there
+        patch.setitem(sys.modules, "vit_jax.extras.report.contents", None)  # as if a library of it were not there
         leave_report(folder)
     (folder.path / "report.html").mkdir()
     leave_report(folder)
@@ -410,7 +411,7 @@ def test_of_too_many_layers_some_are_kept_the_last_among_them():
 
 
 def test_neither_bokeh_nor_jinja_is_loaded_before_a_report_is_written():
-    code = "import sys, vit_jax.train, vit_jax.reports.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
+    code = "import sys, vit_jax.train, vit_jax.extras.report.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "set()\n", done.stderr
 

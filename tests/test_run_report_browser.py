@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_jax.reports.command import report
+from vit_jax.extras.report.command import report
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
@@ -47,7 +47,7 @@ def trained(tmp_path_factory):
     import jax
 
     from vit_jax.commands import train as command
-    from vit_jax.data.fetch.prepare import Contents, write_set
+    from vit_jax.extras.sets.prepare import Contents, write_set
 
     folder, rng = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
     pixels = {split: rng.integers(0, 256, (n, 32, 32, 3), np.uint8) for split, n in (("train", 300), ("test", 200))}

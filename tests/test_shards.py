@@ -17,12 +17,11 @@ from vit_jax.data.batches import batches
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.captions.open import open_captions
 from vit_jax.data.images.blocks import BlockOrder
-from vit_jax.data.shards.index import open_indexes
-from vit_jax.data.shards.open import SCANS
-from vit_jax.data.shards.pattern import find_shards
-from vit_jax.data.shards.tar import scan_tar
-from vit_jax.data.texts.pairs import find_sharded_pairs, place
+from vit_jax.data.texts.pairs import find_pairs_of_items, place
 from vit_jax.errors import UserError
+from vit_jax.extras.shards.index import open_indexes
+from vit_jax.extras.shards.pattern import find_shards
+from vit_jax.extras.shards.tar import scan_tar
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +103,7 @@ def test_an_index_is_kept_and_no_tar_is_read_again(tmp_path, monkeypatch):
         for cache in ("cache", "elsewhere"):
             monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
             with monkeypatch.context() as only_indexes:
-                only_indexes.setitem(SCANS, "wds:", None)
+                only_indexes.setattr("vit_jax.extras.shards.open.scan_tar", None)
                 assert open_dataset(a_run("wds:s3://bucket/*.tar", memory=0, normalize="half")).identity == first
         bucket.objects["1.tar"] = tar(*samples("ab"))  # beside an index of another
         assert open_dataset(a_run("wds:s3://bucket/*.tar", memory=0, normalize="half")).identity != first
@@ -412,7 +411,7 @@ def test_pairs_of_texts_may_be_in_shards(tmp_path):
         [(f"{i}.en.txt", left.encode()), (f"{i}.de.txt", right.encode())] for i, (left, right) in enumerate(pairs)
     ]
     write_shards(tmp_path / "d", **{"train-0": itertools.chain(*members[:2]), "val-0": members[2]})
-    found = find_sharded_pairs(f"wds:en-de:{tmp_path}/d/*.tar")
+    found = find_pairs_of_items(f"wds:en-de:{tmp_path}/d/*.tar")
     assert [*found["train"]] == pairs[:2] and [*found["validation"]] == pairs[2:]
     assert place(found["train"], 1, 1) == "train-0.tar 1 de.txt"
     for source, said in (
@@ -420,7 +419,7 @@ def test_pairs_of_texts_may_be_in_shards(tmp_path):
         (f"wds:en-fr:{tmp_path}/d/*.tar", "no text fr .de.txt, en.txt"),
     ):
         with pytest.raises(UserError, match=said):
-            find_sharded_pairs(source)
+            find_pairs_of_items(source)
 
 
 @pytest.mark.parametrize("opened", [

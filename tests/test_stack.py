@@ -3,6 +3,7 @@
 import functools
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -16,12 +17,12 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.machine.targets import read_target
-from vit_jax.models import stack, vit
+from vit_jax.models import vit
 from vit_jax.models.attention import Attention
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.layers import Mlp
-from vit_jax.models.stack import with_lowering
+from vit_jax.models.lowering import Lowering, of_training
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.computed import task_of
@@ -71,8 +72,11 @@ def engine_of(run, dtype="float64"):
     """(engine, parameters): all random, biases too."""
     draw = np.random.default_rng(0)
     tree = {n: draw.normal(n.endswith("scale"), 0.3, shape).astype(dtype) for n, shape in run.model.shapes().items()}
-    network, optimizer = definition(run.model, dtype, dtype), Optimizer(run.optim, STEPS, 2, run.model.parameters())
-    return Engine(run, network, task_of(run, METADATA), optimizer), unflatten(tree)
+    define, optimizer = (
+        partial(definition, run.model, dtype, dtype),
+        Optimizer(run.optim, STEPS, 2, run.model.parameters()),
+    )
+    return Engine(run, define, task_of(run, METADATA), optimizer), unflatten(tree)
 
 
 def batch_of(run, seed):
@@ -137,11 +141,30 @@ def test_blocks_of_every_kind_go_through_a_loop_in_bfloat16(kind):
     """By their shapes and dtypes alone: what a block gives is what the next one takes."""
     run = replace(IMAGES, model=replace(VIT, **KINDS[kind]), scan=True, remat="full")
     engine, tree = engine_of(run, "float32")
-    engine.definition = definition(run.model, "bfloat16", "float32", read_target("h100"))
+    engine.definition = definition(run.model, "bfloat16", "float32", engine.lowering)
     state = engine.start(tree)
     after, metrics = jax.eval_shape(engine.compiled, state, batch_of(run, 0), engine.seed, engine.frozen_arrays)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert metrics["loss"].dtype == np.float32
+
+
+STACKS = {"ViT": {"blocks"}, "Transformer": {"encoder.blocks", "decoder.blocks"}}
+STACKS["captioner"] = {"vit.blocks", "decoder.blocks"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_block_is_made_whole_by_the_name_that_its_stack_has_in_the_parameters(name):
+    run, asked = RUNS[name], set()
+
+    def gather(stack, tree):
+        assert {f"{stack}.0.{part}" for part in flatten(tree)} <= run.model.shapes().keys()
+        asked.add(stack)
+        return tree
+
+    engine, tree = engine_of(run, "float32")
+    engine.definition = definition(run.model, lowering=Lowering(gather=gather))
+    jax.eval_shape(engine.compiled, engine.start(tree), batch_of(run, 0), engine.seed, engine.frozen_arrays)
+    assert asked == STACKS[name]
 
 
 # ------------------------------------------------------------------------------- what they are for
@@ -185,7 +208,7 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
         shapes.add(query.shape)
         return real(self, query, *arguments, **others)
 
-    monkeypatch.setattr(step, "with_lowering", lambda network, run, _: with_lowering(network, run, H100))
+    monkeypatch.setattr(step, "of_training", lambda run, _: of_training(run, H100))
     monkeypatch.setattr(vit, "needs_even", lambda *_: True)
     monkeypatch.setattr(Attention, "attend", attend)
     for name, x in trained(run).items():
@@ -197,7 +220,7 @@ def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):
 def test_a_step_for_a_tpu_has_the_same_numbers(name, monkeypatch):
     """In float64, with heads as an axis of products, and patches that are projected by a convolution."""
     target = read_target("v5e:2x2")
-    monkeypatch.setattr(step, "with_lowering", lambda network, run, _: with_lowering(network, run, target))
+    monkeypatch.setattr(step, "of_training", lambda run, _: of_training(run, target))
     expected = plain(name)
     for each, x in trained(RUNS[name]).items():
         np.testing.assert_allclose(x, expected[each], rtol=0, atol=1e-12, err_msg=each)
@@ -213,11 +236,11 @@ def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(how, monke
         return real(mlp, x, **more)
 
     monkeypatch.setattr(Mlp, "__call__", call)
-    monkeypatch.setattr(step, "with_lowering", lambda network, run, _: with_lowering(network, run, H100))
-    for cast in (stack.cast_together, lambda *_: None):
-        monkeypatch.setattr(stack, "cast_together", cast)
+    monkeypatch.setattr(step, "of_training", lambda run, _: of_training(run, H100))
+    for cast in (step.cast_together, lambda parameters, _: parameters):
+        monkeypatch.setattr(step, "cast_together", cast)
         engine, tree = engine_of(replace(run, compute_dtype="bfloat16"), "float32")
-        engine.definition = definition(run.model, "bfloat16", "float32", read_target("h100"))
+        engine.definition = definition(run.model, "bfloat16", "float32", engine.lowering)
         state, metrics = engine.train(engine.start(tree), batch_of(run, 0))
         found.append({**metrics, **flatten(state.parameters)})
     assert seen == {"bfloat16", "float32"}

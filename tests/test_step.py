@@ -24,9 +24,8 @@ from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.extras.plan.program import read_program
 from vit_jax.machine.division import check_shares
-from vit_jax.machine.program import read_program
-from vit_jax.machine.targets import read_target
 from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear
 from vit_jax.models.state import merge, split_model
@@ -108,7 +107,7 @@ def regression(freeze=(), few=False, **fields):
     graph, tree = split_model(Linear(3, 2))
     tree = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), tree)
     batches = [{"x": draw.normal(size=(8, 3)), "label": draw.normal(size=(8, 2))} for _ in range(STEPS)]
-    engine = Engine(run, graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR))
+    engine = Engine(run, lambda lowering: graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR))
     engine.kernels = FewKernels(engine.devices) if few else engine.kernels
     return engine, tree, batches
 
@@ -190,7 +189,7 @@ def test_with_a_frozen_trunk_nothing_is_differentiated_through_it():
     tree, keys = unflatten({n: jnp.ones(p.shape) for n, p in table.items()}), example_keys(0, 0, jnp.arange(4))
 
     def products(optim):
-        engine = Engine(run, definition(config), task, Optimizer(optim, 1, 1, table))
+        engine = Engine(run, functools.partial(definition, config), task, Optimizer(optim, 1, 1, table))
         traced = jax.jit(lambda *each: engine.gradients(task, *each, None)).trace(tree, batch, keys)
         return str(traced.jaxpr).count("dot_general")
 
@@ -376,9 +375,8 @@ def network(run, dtype):
         for name, shape in run.model.shapes().items()
     }
     its = task_of(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
-    engine = Engine(
-        run, definition(run.model, dtype, dtype), its, Optimizer(run.optim, STEPS, 5, run.model.parameters())
-    )
+    define = functools.partial(definition, run.model, dtype, dtype)
+    engine = Engine(run, define, its, Optimizer(run.optim, STEPS, 5, run.model.parameters()))
     check_shares({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as training/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 
@@ -611,7 +609,7 @@ def test_a_bfloat16_step_keeps_its_state_in_float32(x64):
     """The types alone, so nothing is compiled: what comes out can go in again, and the loss is float32."""
     with jax.enable_x64(x64):
         engine, tree = network(NOISY, "float32")
-        engine.definition = definition(NOISY.model, "bfloat16", "float32", read_target("h100"))
+        engine.definition = definition(NOISY.model, "bfloat16", "float32", engine.lowering)
         state = engine.start(tree)
         after, metrics = jax.eval_shape(engine.jit_step, state, examples(16, 0), engine.seed, engine.frozen_arrays)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)

@@ -4,9 +4,9 @@ import pytest
 
 from tests import loopback_gs, loopback_s3
 from vit_jax.errors import UserError
-from vit_jax.files.stores import objects
-from vit_jax.files.stores.base import check_conditional
-from vit_jax.files.stores.open import open_store
+from vit_jax.extras.stores import objects
+from vit_jax.extras.stores.base import check_conditional
+from vit_jax.files.places import store_of
 
 
 @pytest.fixture
@@ -18,15 +18,15 @@ def bucket():
 @pytest.fixture(params=["folder", "s3", "gs"])
 def store(request, tmp_path):
     if request.param == "folder":
-        yield open_store(str(tmp_path / "place"))
+        yield store_of(str(tmp_path / "place"))
         return
     if request.param == "gs":
         with loopback_gs.serving():
-            yield open_store("gs://bucket/some/place/")
+            yield store_of("gs://bucket/some/place/")
         return
     with loopback_s3.serving() as bucket:
         bucket.page = 3
-        yield open_store("s3://bucket/some/place/")
+        yield store_of("s3://bucket/some/place/")
 
 
 def test_a_store_does_what_a_folder_does(store):
@@ -61,7 +61,7 @@ def test_a_store_does_what_a_folder_does(store):
 
 @pytest.mark.parametrize("fault", [[503, 503], ["cut"], ["short"], ["short", 500, "cut"]])
 def test_what_passes_is_tried_again(bucket, fault):
-    bucket.objects["x"], store = b"0123456789", open_store("s3://bucket")
+    bucket.objects["x"], store = b"0123456789", store_of("s3://bucket")
     store.tag("x")
     bucket.faults["x"] = fault
     assert store.read("x", 2, 6) == b"2345" and not fault
@@ -69,7 +69,7 @@ def test_what_passes_is_tried_again(bucket, fault):
 
 def test_what_gets_no_answer_is_asked_for_again(bucket, monkeypatch):
     monkeypatch.setattr(objects, "LATER", 0.5)
-    bucket.objects["x"], store = b"0123456789", open_store("s3://bucket")
+    bucket.objects["x"], store = b"0123456789", store_of("s3://bucket")
     store.tag("x")
     bucket.faults["x"] = fault = ["slow"]
     assert store.read("x", 2, 6) == b"2345" and not fault
@@ -89,30 +89,30 @@ def test_what_gets_no_answer_is_asked_for_again(bucket, monkeypatch):
         ("short", lambda store: store.read("x", 0, 5), "gave fewer than the 5 bytes"),
         ("slow", lambda store: store.read("x", 0, 5), r"127.0.0.1:\d+ gave no answer"),
         ("unconditional", check_conditional, "does not honour conditional writes"),
-        (None, lambda store: open_store("s3://nowhere").list(), "no bucket nowhere"),
-        (None, lambda store: open_store("ftp://host/x"), "ftp:// is not known; give a folder, s3://"),
-        (None, lambda store: open_store("https://127.0.0.1/x").list(), "lists nothing"),
+        (None, lambda store: store_of("s3://nowhere").list(), "no bucket nowhere"),
+        (None, lambda store: store_of("ftp://host/x"), "ftp:// is not known; give a folder, s3://"),
+        (None, lambda store: store_of("https://127.0.0.1/x").list(), "lists nothing"),
     ],
 )
 def test_what_does_not_pass_is_one_sentence(bucket, monkeypatch, fault, call, said):
     monkeypatch.setattr(objects, "FIRST", 0.3)
     bucket.objects["x"], bucket.faults["*"] = b"0123456789", fault
     with pytest.raises(UserError, match=said):
-        call(open_store("s3://bucket"))
+        call(store_of("s3://bucket"))
 
 
 def test_a_cut_upload_leaves_nothing(bucket):
-    store = open_store("s3://bucket")
+    store = store_of("s3://bucket")
     bucket.faults["x"] = ["cut"]
     store.put("x", b"0123456789")
     assert bucket.objects == {"x": b"0123456789"}
     bucket.faults["y"] = "cut"
     with pytest.raises(UserError, match="failed"):
-        open_store("s3://bucket").put("y", b"0123456789")
+        store_of("s3://bucket").put("y", b"0123456789")
     assert "y" not in bucket.objects
 
 
 def test_a_host_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"s3://bucket/x: http://127.0.0.1:9 cannot be reached; check the network"):
-        open_store("s3://bucket").read("x", 0, 1)
+        store_of("s3://bucket").read("x", 0, 1)

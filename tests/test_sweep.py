@@ -18,19 +18,20 @@ import vit_jax
 from tests import loopback_s3
 from tests.test_flags import options
 from vit_jax import runs
-from vit_jax.commands import sweep as command
 from vit_jax.config.flags import flags
 from vit_jax.errors import CheckFailed, Interrupted, UserError
+from vit_jax.extras.stores import runs as mirror
+from vit_jax.extras.sweep import command as command
+from vit_jax.extras.sweep import sweep as training
+from vit_jax.files import places
 from vit_jax.files.locks import lock_file
 from vit_jax.machine import libraries
 from vit_jax.presets.table import preset
 from vit_jax.reports import compare
-from vit_jax.reports.group import sum_up
-from vit_jax.runs import mirror
 from vit_jax.runs.several import members_of
 from vit_jax.runs.values import flat, with_fields
-from vit_jax.training import sweep as training
 from vit_jax.training.events import Event
+from vit_jax.training.group import sum_up
 
 optuna = pytest.importorskip("optuna")
 
@@ -62,8 +63,8 @@ def trained(monkeypatch):
     done, results = [], {"of": lambda run, epoch: 0.5}
 
     def stand_in(run, **_):
-        where = mirror.join(run.dir, run.name)
-        with (folder := runs.Run(mirror.local_copy(where))).writing():
+        where = places.join(run.dir, run.name)
+        with (folder := runs.Run(places.local_copy(where))).writing():
             preprocess = {"image": [8, 8], "channels": 1, "fit": "crop", "size": 0, "interpolation": "bilinear"}
             preprocess |= {"background": 255, "mean": [0.3], "std": [0.4]}
             names = [str(k) for k in range(10)]
@@ -380,7 +381,7 @@ def test_sweeps_and_groups_in_a_store_go_on_elsewhere(trained, monkeypatch, tmp_
         sum_up(inside, [each.summary() for each in inside])
         assert {"runs/run-sweep/trial-2/summary.json"} <= bucket.objects.keys()
         on_machine("d")
-        assert runs.Run(mirror.local_copy(f"{url}/trial-2")).summary()["seeds"] == [0, 1]
+        assert runs.Run(places.local_copy(f"{url}/trial-2")).summary()["seeds"] == [0, 1]
         with pytest.raises(UserError, match="a plain server is only read"):
             vit_jax.sweep(replace(run, dir="https://host/runs"), {"optim.lr": [1e-3]})
     assert not any("s3:" in path.name for path in tmp_path.rglob("*")) and not Path("runs").exists()

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from functools import partial
 
 import jax
 import numpy as np
@@ -230,7 +231,7 @@ def test_a_step_of_tuning_changes_what_it_may_and_no_other_bit(how, transformers
     made(transformers, "t5", tmp_path / "it")
     net, (options, changing, count) = vit_jax.load(tmp_path / "it"), TUNED[how]
     run = RunConfig("translate", net.run.model, net.run.data, batch=2, init="given", **options)
-    engine = Engine(run, definition(run.model), net.task, Optimizer(run.optim, 1, 1, trainable_table(run)))
+    engine = Engine(run, partial(definition, run.model), net.task, Optimizer(run.optim, 1, 1, trainable_table(run)))
     given = jax.device_get(flatten(split_model(net.model)[1]))
     ids = np.stack([net.source.encode(f"{text} dog sees seven cats.")[:8] for text in ("A", "The small")])
     state, _ = engine.train(engine.start(unflatten(given)), {"source": ids, "target": ids[:, :7]})

@@ -12,6 +12,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
 from vit_jax.data.images.sources.label_arrays import typed_labels
 from vit_jax.errors import UserError
+from vit_jax.plugins import Plugin
 from vit_jax.presets.images import digits
 from vit_jax.presets.table import PRESETS
 from vit_jax.runs.values import with_fields
@@ -115,7 +116,7 @@ def test_a_preset_by_name_takes_labels_of_every_kind(tmp_path, monkeypatch, caps
     images = np.random.default_rng(0).integers(0, 256, (64, 8, 8), np.uint8)
     draw = np.random.default_rng(1)
     every = {"class": draw.integers(0, 3, 64), "set": draw.integers(0, 2, (64, 4)), "number": draw.random(64)}
-    monkeypatch.setitem(PRESETS, "digits", lambda: in_a_step(digits()))
+    monkeypatch.setitem(PRESETS.ours, "digits", Plugin(lambda: in_a_step(digits())))
     for kind, labels in every.items():
         folder = vit_jax.train("digits", data=(images, labels))["folder"]
         outputs = vit_jax.load(folder, which="last").outputs

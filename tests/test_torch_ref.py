@@ -491,7 +491,7 @@ def members(module):
 
 
 RENAMED = {"__call__": "forward", "Embedding.positions": "with_positions"}  # {JAX's: torch's}
-OURS_ALONE = {"dtype", "kernel"}
+OURS_ALONE = {"dtype", "kernel", "lowering"}
 TORCHS_ALONE = {"embedding_dropout", "head_dropout", "dropout", "weight"}  # dropouts are modules there
 METHODS_OF_OURS = {
     *("computed", "length"),  # where computed positions start, which `start` fills there; a field of the cache there

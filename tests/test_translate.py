@@ -202,6 +202,7 @@ def test_what_a_vocabulary_cannot_say_is_never_right():
 CUT = """
 import sys
 from dataclasses import replace
+from functools import partial
 import jax, numpy as np
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.data.texts.config import SentenceData
@@ -231,7 +232,7 @@ for name, how in {
     "both": {"parallel": "pmap", "accumulate": 2},
 }.items():
     its = replace(run, **how)
-    engine = Engine(its, definition(model), task, Optimizer(its.optim, 10, 10, model.parameters()))
+    engine = Engine(its, partial(definition, model), task, Optimizer(its.optim, 10, 10, model.parameters()))
     state, metrics = engine.train(engine.start(start(model, jax.random.key(0))), batch)
     out |= {f"{name}.{k}": np.asarray(v) for k, v in flatten(engine.gather(state).parameters).items()}
     out |= {f"{name}.{k}": np.asarray(metrics[k]) for k in ("loss", "accuracy", "grad_norm")}

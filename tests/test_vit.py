@@ -421,7 +421,7 @@ def test_the_comparison_sees_a_wrong_option(field):
 
 
 def test_bfloat16_computes_in_bfloat16_and_answers_in_float32(monkeypatch):
-    monkeypatch.setattr("vit_jax.models.build.rounds_factors", lambda *_: False)  # as on a GPU, whatever this CPU is
+    monkeypatch.setattr("vit_jax.models.lowering.rounds_factors", lambda *_: False)  # as on a GPU, whatever this CPU is
     c = dataclasses.replace(BASE, **RICH)
     weights, images = random_weights(c), random_images(c)
     expected = reference(c, weights, images)["logits"]

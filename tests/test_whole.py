@@ -9,6 +9,7 @@ any jaxlib. What is fused matters, so nothing here is compiled quickly.
 
 import importlib.metadata
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -196,8 +197,8 @@ def test_outputs_and_gradients_of_a_presets_batch_are_those_of_its_parts(name):
     open_sizes = {size: 10 for size in run.model.marked("from_data") if not value_at(run.model, size)}
     run = replace(run, model=shallow(run.model.with_sizes(open_sizes)))
     task = task_of(run, METADATA).load_frozen_arrays(a_teacher(getattr(run.model, "channels", 1)))
-    network, optimizer = definition(run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
-    engine, evaluator = Engine(run, network, task, optimizer), Evaluator(run.model, network, task)
+    define, optimizer = partial(definition, run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
+    engine, evaluator = Engine(run, define, task, optimizer), Evaluator(run.model, define(), task)
     draw, batch = np.random.default_rng(0), drawn(run)
     shapes = run.model.shapes().items()
     start = {n: draw.normal(n.endswith("scale"), 0.1, shape).astype(np.float32) for n, shape in shapes}

@@ -15,14 +15,14 @@ from torch.nn import functional as F
 from vit_jax.config.hints import nearest
 from vit_jax.config.run import LossConfig, RunConfig
 from vit_jax.data.captions.config import CaptionData
-from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.captions.open import open_captions
-from vit_jax.data.captions.vectors import open_features
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.data.texts.open import open_sentences
 from vit_jax.errors import Field, UserError
+from vit_jax.extras.vectors.config import FeatureData
+from vit_jax.extras.vectors.vectors import open_features
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from .commands.prediction.function import predict
     from .config.run import RunConfig
     from .errors import UserError
+    from .extras.report.command import report
+    from .extras.sweep.sweep import sweep
     from .models.captioner import Captioner
     from .models.captioner_config import CaptionerConfig
     from .models.transformer import Transformer
@@ -17,11 +19,9 @@ if TYPE_CHECKING:
     from .models.vit import ViT
     from .models.vit_config import ViTConfig
     from .presets.build import build
-    from .reports.command import report
     from .reports.compare import compare
     from .reports.figure import figure
     from .training.engine.optim import optimizer
-    from .training.sweep import sweep
     from .training.train import steps, train
     from .weights.export import export
     from .weights.load import load
@@ -46,9 +46,9 @@ _MODULES = {  # public name: the module that has it
     "optimizer": "training.engine.optim",
     "predict": "commands.prediction.function",
     "preset": "weights.start.start",
-    "report": "reports.command",
+    "report": "extras.report.command",
     "steps": "training.train",
-    "sweep": "training.sweep",
+    "sweep": "extras.sweep.sweep",
     "train": "training.train",
     "Transformer": "models.transformer",
     "ViT": "models.vit",

@@ -39,9 +39,9 @@ class Session:
 
 @functools.cache
 def _split(name: str, split: str, folder: str) -> dict[str, np.ndarray]:
-    from vit_jax.data.fetch.archives import OFFICIAL
     from vit_jax.data.images.config import ImageData
     from vit_jax.data.images.open import open_images
+    from vit_jax.extras.sets.archives import OFFICIAL
 
     size, _, channels = OFFICIAL[name].shape
     found = open_images(ImageData(source=name, dir=folder, validation=0.0), size, channels).splits[split]

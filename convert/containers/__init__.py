@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from vit_jax.errors import UserError
-from vit_jax.runs.mirror import local_copy
+from vit_jax.files.places import local_copy
 
 from .kinds import PROGRAMS, SUFFIXES, check_file, is_program, open_file, writer
 from .source import Source, Step

@@ -1,7 +1,10 @@
 """The layouts of public libraries, one file for each: names and axes of their tensors, and where configs come from.
 
-LAYOUTS has them all by name. Of the versions of one dialect the newest comes last.
+LAYOUTS has them all by name; of the versions of one dialect the newest comes last. Modules of other packages,
+of the same form, are entry points of vit_jax.layouts.
 """
+
+from vit_jax.plugins import LAYOUTS as layouts_of_others
 
 from ..layout import Layout
 from . import (
@@ -42,7 +45,9 @@ from . import (
     vit_pytorch_distill,
 )
 
+# Those of other packages come first: of two with one name ours is the last, and stays.
 MODULES = (
+    *(module for module in layouts_of_others.values() if getattr(module, "LAYOUTS", ())),
     torch_ref,
     timm,
     timm_eva,

@@ -76,6 +76,6 @@ LAYOUTS = tuple(
         containers=("torch", "safetensors"),
         read_side=lambda files: run_facts(files.get("config.json", {})),
     )
-    for key, network in reversed(NETWORKS.items())
+    for key, network in reversed([*NETWORKS.items()])
     if network.twin
 )

@@ -48,5 +48,5 @@ LAYOUTS = tuple(
         containers=("orbax", "safetensors"),
         read_side=read_side,
     )
-    for key, network in reversed(NETWORKS.items())
+    for key, network in reversed([*NETWORKS.items()])
 )

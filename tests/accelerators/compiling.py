@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import Literal
 
-from vit_jax.commands.plan import Options, parse
 from vit_jax.config.run import RunConfig
+from vit_jax.extras.plan.command import Options, parse
+from vit_jax.extras.plan.program import Program, read_program
+from vit_jax.extras.plan.steps import Compiled, What
 from vit_jax.machine.numerics import fixed_settings
-from vit_jax.machine.program import Program, read_program
 from vit_jax.machine.targets import Target, prepare, read_target
-from vit_jax.training.engine.planned import Compiled, What
 
 
 def planned(words: str) -> tuple[Target, RunConfig, Options]:

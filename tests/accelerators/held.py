@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the checkout's own code, h
 
 from tests.accelerators.compiling import compile_step
 from vit_jax.errors import UserError
+from vit_jax.extras.plan.program import Program
 from vit_jax.files.atomic import write_json
-from vit_jax.machine.program import Program
 
 FILE = Path(__file__).with_name("held.json")
 TOLERANCE = 0.03

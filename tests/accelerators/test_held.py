@@ -10,7 +10,7 @@ from tests.accelerators import held
 from tests.accelerators.compiling import compile_step
 from tests.accelerators.conftest import need
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.models import attention_kernels
+from vit_jax.models.kernels import fused as attention_kernels
 from vit_jax.training.engine.devices import Devices
 from vit_jax.training.engine.shards import Shards
 
@@ -39,7 +39,7 @@ def replicate(monkeypatch: pytest.MonkeyPatch) -> None:
 def widen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations are in float32."""
     define = vit_jax.models.build.definition
-    monkeypatch.setattr(vit_jax.models.build, "definition", lambda config, *_, **__: define(config))
+    monkeypatch.setattr(vit_jax.models.build, "definition", lambda config, *_, **how: define(config, **how))
 
 
 def unfuse(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from torch_ref.trainer import Trainer
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.data.captions.features_config import FeatureData
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.texts.config import SentenceData
+from vit_jax.extras.vectors.config import FeatureData
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.layers import fold
@@ -120,7 +120,7 @@ def compiled(c: Config, dtype: str) -> Any:
     run = make_run(c, OptimConfig(), dtype)
     engine = Engine(
         run,
-        definition(c, dtype=dtype, param_dtype=dtype),
+        functools.partial(definition, c, dtype, dtype),
         task_of(run, KEPT),
         Optimizer(run.optim, STEPS_RUN, EPOCH, c.parameters()),
     )
@@ -197,8 +197,8 @@ def in_stages(name: str, c: Config) -> Iterator[Check]:
     trainer = Trainer(run, STEPS_RUN, EPOCH, KEPT)
     trainer.load(weights(c))
     with dropping.fed() as (mine, theirs), on_cpu("float64"):
-        network = definition(c, dtype="float64", param_dtype="float64")
-        engine = Engine(run, network, task_of(run, KEPT), Optimizer(run.optim, STEPS_RUN, EPOCH, c.parameters()))
+        define = functools.partial(definition, c, "float64", "float64")
+        engine = Engine(run, define, task_of(run, KEPT), Optimizer(run.optim, STEPS_RUN, EPOCH, c.parameters()))
         engines = engines_of(engine, run, STEPS_RUN)
         state = engine.start(unflatten({k: jnp.asarray(v) for k, v in weights(c).items()}))
         losses = []

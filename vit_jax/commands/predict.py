@@ -22,9 +22,9 @@ from .. import runs
 from ..config import flags
 from ..config.decoding import AnswerFlags
 from ..errors import DONE, Field, UserError
-from ..explain.methods import BATCH as EXPLAINED
 from ..files.output import GrowingCsv, digits
 from ..files.terminal import lasting_output, printable, run_command
+from ..tasks.capability import Capability, blaming
 from .prediction.answering import Answering, Row
 from .prediction.flags import BATCH, Options, blocks, check_flags, layers
 from .prediction.inputs import STDIN, Inputs, caption, image_column, is_piped, open_network, takes
@@ -45,7 +45,7 @@ def command(arguments: list[str]) -> int:
         raise UserError("inputs", "none given", "give image files or folders, or sentences, after the run")
     runs.mean_of(o.weights)
     stated = flags.given_fields(arguments, Options)
-    check_flags(o, stated)
+    asked = check_flags(o, stated)
     kind = takes(o.run)
     inputs = Inputs(kind, given, o.data.file_column or image_column(o.run), note)
     if share := read_share(o.share):
@@ -62,13 +62,19 @@ def command(arguments: list[str]) -> int:
         raise UserError(Field("top"), f"is {o.top}, but {what}", remedy)
     if o.probabilities:
         model.check_columns(o.probabilities)
-    if o.explain:
-        model.check_explained(o.explain, o.class_)
-    writes = (
-        o.csv or o.probabilities or o.attention or o.explain or o.features
-    )  # to a file, also if nobody reads what is printed
+    able = dict[str, Capability]()
+    for name, each in asked.items():
+        with blaming(name):
+            able[name] = each(model)
+            able[name].check(o)
+    # To a file, also if nobody reads what is printed.
+    writes = o.csv or o.probabilities or o.attention or o.features or any(each.outputs(o) for each in able.values())
     with flag_advised(o.skip_unreadable), lasting_output() if writes else contextlib.nullcontext():
-        _answer(o, model, inputs, o.top if "top" in stated else o.nbest)
+        first = _answer(o, model, inputs, o.top if "top" in stated else o.nbest)
+        for name, one in able.items():
+            with blaming(name):
+                for label, text in one.after_answers(o, first, caption(o.run, model, o.weights, o.averaged)):
+                    say(label, text)
     return DONE
 
 
@@ -82,8 +88,11 @@ def _title(o: Options, model: Predictor, inputs: Inputs) -> str:
     return title_of(facts_of(model, model.task, sum(map(len, inputs.sources)), o.batch, **what, **settings))
 
 
-def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> None:
-    """Print and write what is asked for; where other programs read the answers, so many lines an input."""
+def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> list[Any]:
+    """Print and write what is asked for; where other programs read the answers, so many lines an input.
+
+    Returns the first inputs that have an answer.
+    """
     shown, wanted = layers(o.layer, model.layers), blocks(o.blocks, model.layers)
     answering = Answering(model, o.top, o.batch, o.skip_unreadable, note, inputs.before)
     title = _title(o, model, inputs)
@@ -102,20 +111,7 @@ def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> None:
             raise UserError(f"--attention {o.attention}", "no input is left to draw it on", "give one that can be read")
         model.draw_attention(first[:BATCH], Path(o.attention), shown, caption(o.run, model, o.weights, o.averaged))
         say("written", o.attention)
-    if o.explain:
-        _explain(o, model, first)
-
-
-def _explain(o: Options, model: Predictor, first: list[Any]) -> None:
-    """Explain the first inputs, and say how far that can be trusted."""
-    if not first:
-        raise UserError(f"--explain {o.explain}", "no input is left to explain", "give one that can be read")
-    named = {"class_name": o.class_} if o.class_ else {}
-    found = model.explain(first[: model.most_explained], o.explain, batch=min(o.batch, EXPLAINED), **named)
-    say("explain", found.sentence)
-    for remark in found.notes:
-        say("score", remark)
-    say("written", ", ".join(found.write(o.explain_to, caption(o.run, model, o.weights, o.averaged))))
+    return first
 
 
 def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int, title: str) -> list[Any]:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shlex
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from ..config.fields import option
 from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..errors import Field, UserError
-from ..files.terminal import fill
+from ..files.terminal import fill, print_note
 from ..presets.entry import on_other_data
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, is_preset, preset
 from ..presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
@@ -232,7 +233,7 @@ def _of_task(task: object) -> str:
     """The first preset of a task; DEFAULT if none has it. Raises UserError on a task whose network is never trained."""
     if task in TASKS:
         check_trained(str(task))
-    return next((name for name in PRESETS if PRESETS[name]().run.task == task), DEFAULT)
+    return next((name for name in PRESETS.ours if preset(name).run.task == task), DEFAULT)
 
 
 def _name_of(file: str, beside: str) -> str:
@@ -243,7 +244,7 @@ def _name_of(file: str, beside: str) -> str:
 def _preset_run(name: str) -> RunConfig:
     """The run of a preset. Raises UserError saying what else the word may have meant."""
     if not is_preset(name):
-        if users := [each for each in PRESETS if PRESETS[each]().run.data.source == name]:
+        if users := [each for each in PRESETS.ours if preset(each).run.data.source == name]:
             raise UserError(
                 f"{name} is a set of images, not a preset",
                 remedy=f"give one that trains on it ({', '.join(users)}), or another and --data.source {name}",
@@ -291,8 +292,13 @@ def _description(named: str, name: str) -> str:
         return "\n".join([*usage, f"{named}:", text, "", f"The defaults below are those of {named}."])
     listing = {}
     for each in PRESETS:
-        size = _download_size(preset(each).run)
-        listing[each] = preset(each).title + (f"; fetches {size}" if size else "")
+        try:
+            found = preset(each)
+        except UserError as error:  # of another package
+            print_note(f"{error}; it is left out", sys.stderr)
+            continue
+        size = _download_size(found.run)
+        listing[each] = found.title + (f"; fetches {size}" if size else "")
     listing["PRESET-RECIPE"] = "cifar10-48x4-fast, ...: see the help of cifar10-48x4"
     listing["vit-SIZEPATCH"] = "vit-s16, vit-b32, ...: sizes ti s b l h g, any patch"
     column = max(map(len, listing))
@@ -319,7 +325,6 @@ def _variants(name: str) -> list[str]:
 
 def _download_size(run: RunConfig) -> str:
     """How large the archives of a run's data are, in words, if these are fetched by name; else empty."""
-    from ..data.fetch.archives import OFFICIAL
+    from ..data.fetch.places import FETCHED
 
-    official = OFFICIAL.get(run.data.source)
-    return f"{sum(archive.bytes for archive in official.archives) / 1e6:.0f} MB" if official else ""
+    return f"{FETCHED[run.data.source]} MB" if run.data.source in FETCHED else ""

@@ -395,6 +395,9 @@ class RunConfig(OfNetwork[Network]):
     )
     tensorboard: bool = execution(False, "write TensorBoard events to the run folder (extra: tensorboard)")
     wandb: str = execution("", "Weights & Biases project to log to (extra: wandb); empty: none")
+    hooks: tuple[str, ...] = execution(
+        (), "what other packages do around the run, each NAME or NAME:ARGUMENT; `vit-jax plugins` lists them"
+    )
 
 
 def profiled_steps(steps: str) -> range:

@@ -14,7 +14,7 @@ from ..errors import UserError
 from .images.high_bit_depth import extent_of, remark_on
 from .images.preprocess import Preprocess, decode_image, is_wide, open_image
 from .images.sources.arrays import narrowed
-from .images.sources.items import eight_bits
+from .images.sources.sequences import eight_bits
 from .unreadable import Unreadable
 
 _WANTED = "give paths, Pillow images or uint8 arrays"

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..config.fields import Size, pair
-from ..explain.relevance import rollout
 from ..files.output import shorten
 from .figure import GREY, AnyPath, aspect, message_page, page, put, sheet
 
@@ -189,3 +188,22 @@ def draw_words(
         put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, top + 0.2, 0.18, h, cmap="inferno")
         ax.text(width - 0.65, top + 0.2, "most in\nthe map", va="top", size=9)
         ax.text(width - 0.65, top + 0.2 + h, "least", va="bottom", size=9)
+
+
+def rollout(attention: np.ndarray) -> np.ndarray:
+    """Attention rollout, from the output tokens to the input tokens (Abnar and Zuidema 2020, section 3): attention [L,
+    N, N] -> float64 [N, N].
+
+    It is the product A_L ... A_1 of A_l = 0.5 attention_l + 0.5 I, each with rows normalised to sum 1. It knows no
+    class: it is the same for all outputs.
+    """
+    total = np.eye(attention.shape[-1])
+    for layer in attention.astype(np.float64):
+        total = half_kept(layer) @ total
+    return total
+
+
+def half_kept(layer: np.ndarray) -> np.ndarray:
+    """Half of the attention [N, N] and half of the token itself, with rows that sum to 1."""
+    step = 0.5 * layer + 0.5 * np.eye(len(layer))
+    return step / step.sum(axis=-1, keepdims=True)

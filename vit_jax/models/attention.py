@@ -7,10 +7,8 @@ where a query may attend to a key. A padding is [B, N], True at real tokens; a m
 
 from __future__ import annotations
 
-import functools
-import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +16,9 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .attention_kernels import FUSED, fused_attention, implementation, with_fast_derivative
+from .kernels.fused import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
+from .lowering import PLAIN, Lowering
 from .positions.relative import RelativePosition
 from .positions.rotary import angles, apply_rope
 
@@ -28,9 +27,6 @@ class Attention(nnx.Module):
     """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section
     3.2).
     """
-
-    fused = False  # whether a fused kernel computes what it can
-    capability = (0, 0)  # compute capability of the GPU that it is for; (0, 0): no such GPU
 
     def __init__(
         self,
@@ -50,16 +46,17 @@ class Attention(nnx.Module):
         scaled: bool = True,
         relative: RelativePosition | None = None,
         dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
     ):
         inner = heads * head_width
         query_bias, key_bias, value_bias, out_bias = bias if isinstance(bias, tuple) else (bias,) * 4
         self.heads, self.head_width, self.dropout, self.pairs = heads, head_width, dropout, pairs
-        self.scale, self.relative = head_width**-0.5 if scaled else 1.0, relative
-        self.query = Linear(width, inner, query_bias, dtype)
-        self.key = Linear(key_width or width, inner, key_bias, dtype)
-        self.value = Linear(value_width or width, inner, value_bias, dtype)
+        self.scale, self.relative, self.lowering = head_width**-0.5 if scaled else 1.0, relative, lowering
+        self.query = Linear(width, inner, query_bias, dtype, lowering)
+        self.key = Linear(key_width or width, inner, key_bias, dtype, lowering)
+        self.value = Linear(value_width or width, inner, value_bias, dtype, lowering)
         self.query_norm, self.key_norm, self.inner_norm = query_norm, key_norm, inner_norm
-        self.out = Linear(inner, width, out_bias, dtype)
+        self.out = Linear(inner, width, out_bias, dtype, lowering)
         self.frequencies = nnx.Param(jnp.zeros((2, heads, head_width // 2), dtype)) if mixed else None
 
     def __call__(
@@ -113,13 +110,28 @@ class Attention(nnx.Module):
         if bias is None and self.relative is not None:
             bias = self.relative(*shape[2:])
         kept = keep(shape, self.dropout, keys)
-        fused = self.fused and (intermediates is None or name not in intermediates)
-        context, weights = plain_or_fused(q, k, v, mask, bias, kept, self.dropout, self.scale, fused, self.capability)
+        fused = not why_plain(self, q.dtype.name) and (intermediates is None or name not in intermediates)
+        how = self.dropout, self.scale, fused, self.lowering.capability
+        context, weights = plain_or_fused(q, k, v, mask, bias, kept, *how)
         sow(intermediates, name, weights)
         if self.inner_norm is None:
             return self.out.from_heads(context)
         context = context.transpose(0, 2, 1, 3)  # [B, Nq, H, Dh]
         return self.out(self.inner_norm(context.reshape(*context.shape[:2], -1)))
+
+
+def why_plain(attention: Attention, dtype: str) -> str:
+    """Why no fused kernel computes an attention in this dtype; empty where one does."""
+    how = attention.lowering.attention
+    if how == "plain":
+        return "attention-kernel is plain"
+    if how == "auto":
+        return obstacle(dtype, attention.head_width, attention.lowering.capability, attention.dropout)
+    if how != "fused":
+        assert_never(how)
+    if dtype not in FUSED:
+        return f"it computes in {dtype}"
+    return f"its weights have dropout {attention.dropout:g}" if attention.dropout else ""
 
 
 def plain_or_fused(
@@ -165,8 +177,8 @@ def attention_core(
 class AttentionPool(Attention):
     """A learned probe attends to all tokens, then an mlp (Lee et al. 2019, arXiv 1810.00825; MAP in big_vision)."""
 
-    def __init__(self, width: int, heads: int, norm: LayerNorm, mlp: Mlp, dtype: Any = jnp.float32):
-        super().__init__(width, heads, width // heads, dtype=dtype)
+    def __init__(self, width: int, heads: int, norm: LayerNorm, mlp: Mlp, dtype: Any, lowering: Lowering = PLAIN):
+        super().__init__(width, heads, width // heads, dtype=dtype, lowering=lowering)
         self.probe = nnx.Param(jnp.zeros((width,), dtype))
         self.norm, self.mlp = norm, mlp
 
@@ -199,41 +211,13 @@ class Leading(Known):
     count: int
 
 
-def attention_mask(
-    batch: int,
-    query_length: int,
-    key_length: int,
-    *,
-    padding: Array | None = None,
-    mask: Array | None = None,
-    causal: bool = False,
-) -> Array | None:
-    """One mask for all that hides keys: a padding, a mask, and what comes later. Shapes: padding bool [B, Nk], mask [B,
-    H, Nq, Nk]. A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
-    """
-    masks = []
-    if padding is not None:
-        if padding.dtype != bool or padding.shape != (batch, key_length):
-            raise ArgumentError(
-                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
-                "True at real tokens: give it that dtype and shape"
-            )
-        masks.append(padding[:, None, None, :])
-    if mask is not None:
-        # Attention checks it too, but only after a mask of fewer axes would have been broadcast to the others.
-        check_mask(mask, (batch, None, query_length, key_length))
-        masks.append(mask)
-    if causal:
-        masks.append((jnp.arange(key_length) <= jnp.arange(query_length)[:, None])[None, None])
-    return functools.reduce(operator.and_, masks) if masks else None
-
-
 def needs_even(attention: nnx.Module, dtype: Any) -> bool:
     """Whether the kernel that computes an attention in this dtype needs an even number of tokens."""
     if not isinstance(attention, Attention):  # a user's own, put in its place
         return False
-    how = implementation(jnp.dtype(dtype).name, attention.head_width, attention.capability)
-    return attention.fused and how == "cudnn"
+    name = jnp.dtype(dtype).name
+    how = implementation(name, attention.head_width, attention.lowering.capability)
+    return how == "cudnn" and not why_plain(attention, name)
 
 
 def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Leading]:
@@ -247,19 +231,6 @@ def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | Non
     count = x.shape[1]
     mask = Leading((jnp.arange(count + 1) < count)[None, None, None], count)
     return padded(x), None if table is None else padded(table), mask
-
-
-def from_torch_mask(mask: Any, heads: int = 0) -> Array:
-    """A boolean mask of torch (True = ignore) in the form of this module (True = attend) -> bool [B, Nk]."""
-    ignored = jnp.asarray(mask)
-    if ignored.dtype != bool:
-        raise ArgumentError(
-            f"mask {ignored.dtype}: only boolean masks are taken; for an additive one give mask == -inf"
-        )
-    keep = ~ignored
-    if not heads:
-        return keep
-    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])
 
 
 def check_mask(mask: Array | Known | None, shape: tuple[int, int | None, int, int]) -> None:

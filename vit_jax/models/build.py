@@ -13,29 +13,28 @@ from jax import Array
 from ..config.network import NetworkConfig
 from ..config.trees import flatten, unflatten
 from ..machine.numerics import with_fixed_settings
-from ..machine.targets import HERE, Target
-from .layers import Linear
-from .rounded import rounds_factors
+from .lowering import Lowering, of_evaluation
 from .state import initial_values, split_model
 
 
 def network_class(config: NetworkConfig) -> Any:
-    """The class that computes a config's network: `cls(config, *, rngs=None, dtype, param_dtype)`."""
+    """The class that computes a config's network: `cls(config, *, rngs=None, dtype, param_dtype, lowering)`."""
     module, _, name = config.computes.partition(":")
     return getattr(import_module(module), name)
 
 
 def definition(
-    config: NetworkConfig, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32, target: Target = HERE
+    config: NetworkConfig,
+    dtype: Any = jnp.float32,
+    param_dtype: Any = jnp.float32,
+    lowering: Lowering | None = None,
 ) -> Any:
-    """A network's definition without weights, for `state.merge`; no arrays are allocated."""
-    cls = network_class(config)
-    rounded = rounds_factors(jnp.dtype(dtype).name, target)
-    dtype = jnp.float32 if rounded else dtype
-    network = nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype))
-    for _, module in nnx.iter_modules(network) if rounded else ():
-        if isinstance(module, Linear):
-            module.rounded = True
+    """A network's definition without weights, for `state.merge`; no arrays are allocated. By default it is lowered as
+    wherever it is not trained.
+    """
+    cls, how = network_class(config), lowering or of_evaluation(dtype)
+    dtype = jnp.float32 if how.rounds else dtype
+    network = nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype, lowering=how))
     made, tree = split_model(network)
     found, table = {name: x.shape for name, x in flatten(tree).items()}, config.shapes()
     if different := sorted(name for name in found.keys() | table.keys() if found.get(name) != table.get(name)):

@@ -25,6 +25,7 @@ from . import state
 from .captioner_config import CaptionerConfig
 from .decoder_model import DecoderModel, check_vectors
 from .layers import Intermediates, Linear, capture, fold, sow
+from .lowering import PLAIN, Lowering
 from .vit import ViT
 
 
@@ -33,6 +34,7 @@ class Captioner(DecoderModel):
 
     Args:
         rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        lowering: how programs are written for their devices, as a training step chooses.
     """
 
     def __init__(
@@ -42,12 +44,14 @@ class Captioner(DecoderModel):
         rngs: nnx.Rngs | None = None,
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
     ):
         config.check()
         c = self.config = config
-        self.vit = None if c.encoder is None else ViT(c.encoder, dtype=dtype, param_dtype=param_dtype)
-        self.memory = Linear(c.projected, c.text.width, dtype=param_dtype) if c.projected else None
-        self.add_target(c.text, dtype, param_dtype)
+        how: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype}
+        self.vit = None if c.encoder is None else ViT(c.encoder, **how, lowering=lowering.within("vit"))
+        self.memory = Linear(c.projected, c.text.width, True, param_dtype, lowering) if c.projected else None
+        self.add_target(c.text, dtype, param_dtype, lowering)
         state.draw(self, rngs, param_dtype, type(self).computed(c))
 
     @staticmethod

@@ -15,8 +15,10 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .attention import Attention, Causal, attention_mask
+from .attention import Attention, Causal
 from .layers import NORMS, Intermediates, LayerNorm, Mlp, dropout, fold
+from .lowering import PLAIN, Lowering
+from .masks import attention_mask
 from .positions.relative import RelativePosition
 from .stack import Stack
 from .transformer_config import TransformerConfig
@@ -53,14 +55,14 @@ class Cache:
 class DecoderBlock(nnx.Module):
     """Self-attention, attention to the memory, then mlp, each added to its input; pre-norm or post-norm."""
 
-    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
+    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
         self.norm_first, self.dropout = c.norm_first, c.dropout
-        self.norm1 = norm(c, dtype)
-        self.self_attention = attention(c, dtype, relative(c, "blocks", c.causal, dtype))
-        self.norm2 = norm(c, dtype)
-        self.cross_attention = attention(c, dtype)
-        self.norm3 = norm(c, dtype)
-        self.mlp = mlp(c, dtype)
+        self.norm1 = norm(c, dtype, lowering)
+        self.self_attention = attention(c, dtype, lowering, relative(c, "blocks", c.causal, dtype))
+        self.norm2 = norm(c, dtype, lowering)
+        self.cross_attention = attention(c, dtype, lowering)
+        self.norm3 = norm(c, dtype, lowering)
+        self.mlp = mlp(c, dtype, lowering)
 
     def __call__(
         self,
@@ -153,11 +155,11 @@ class DecoderBlock(nnx.Module):
 class Decoder(nnx.Module):
     """A stack of decoder blocks and an optional final norm: `decoder(x, memory, mask, memory_mask)`."""
 
-    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
+    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
         self.relative = relative(c, "shared", c.causal, dtype)
         self.dropout = c.final_dropout
-        self.blocks = Stack([DecoderBlock(c, dtype) for _ in range(c.decoder_depth)])
-        self.norm = norm(c, dtype) if c.final_norm else None
+        self.blocks = Stack([DecoderBlock(c, dtype, lowering) for _ in range(c.decoder_depth)], "decoder.", lowering)
+        self.norm = norm(c, dtype, lowering) if c.final_norm else None
 
     def __call__(
         self,
@@ -188,7 +190,7 @@ class Decoder(nnx.Module):
                 intermediates=intermediates,
             )
 
-        x = self.blocks.apply_blocks(x, call, intermediates, "decoder.", ("self_attention", "cross_attention"))
+        x = self.blocks.apply_blocks(x, call, intermediates, ("self_attention", "cross_attention"))
         x = x if self.norm is None else self.norm(x)
         return dropout(x, self.dropout, fold(keys, len(self.blocks)))
 
@@ -242,17 +244,28 @@ def _insert(cache: KeyValue, new: KeyValue, index: Array) -> KeyValue:
     return keys, values
 
 
-def norm(c: TransformerConfig, dtype: Any) -> LayerNorm:
+def norm(c: TransformerConfig, dtype: Any, lowering: Lowering) -> LayerNorm:
     """One of the norms of a block, of a stack or of an embedding."""
-    return NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype)
+    return NORMS[c.norm_kind](c.width, c.eps, c.norm_bias, dtype, lowering)
 
 
-def mlp(c: TransformerConfig, dtype: Any) -> Mlp:
+def mlp(c: TransformerConfig, dtype: Any, lowering: Lowering) -> Mlp:
     """The mlp of a block."""
-    return Mlp(c.width, c.hidden, c.activation, gated=c.gated, bias=c.bias, dropout=c.activation_dropout, dtype=dtype)
+    return Mlp(
+        c.width,
+        c.hidden,
+        c.activation,
+        gated=c.gated,
+        bias=c.bias,
+        dropout=c.activation_dropout,
+        dtype=dtype,
+        lowering=lowering,
+    )
 
 
-def attention(c: TransformerConfig, dtype: Any, positions: RelativePosition | None = None) -> Attention:
+def attention(
+    c: TransformerConfig, dtype: Any, lowering: Lowering, positions: RelativePosition | None = None
+) -> Attention:
     """An attention of a block; `positions` are its own relative ones."""
     return Attention(
         c.width,
@@ -263,6 +276,7 @@ def attention(c: TransformerConfig, dtype: Any, positions: RelativePosition | No
         scaled=c.scale_attention,
         relative=positions,
         dtype=dtype,
+        lowering=lowering,
     )
 
 

@@ -18,9 +18,11 @@ from jax import Array
 from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
-from .attention import Causal, attention_mask
+from .attention import Causal
 from .decoder import Cache, Decoder, norm
 from .layers import Intermediates, accumulation_dtype, dropout, fold, sinusoids
+from .lowering import PLAIN, Lowering
+from .masks import attention_mask
 from .state import Network
 from .transformer_config import TransformerConfig
 
@@ -28,11 +30,18 @@ from .transformer_config import TransformerConfig
 class Embedding(nnx.Module):
     """The input of a stack: scaled rows of a table, or given vectors, with positions, LayerNorm and dropout."""
 
-    def __init__(self, c: TransformerConfig, vocabulary: int, stored: bool, dtype: Any = jnp.float32):
+    def __init__(
+        self,
+        c: TransformerConfig,
+        vocabulary: int,
+        stored: bool,
+        dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
+    ):
         self.config, self.vocabulary = c, vocabulary
         self.embedding = nnx.Param(jnp.zeros((vocabulary, c.width), dtype)) if vocabulary and stored else None
         self.position = nnx.Param(jnp.zeros((c.position_rows, c.width), dtype)) if c.position_rows else None
-        self.norm = norm(c, dtype) if c.embedding_norm else None
+        self.norm = norm(c, dtype, lowering) if c.embedding_norm else None
 
     def __call__(
         self, x: Array, table: Array | None, dtype: Any, *, keys: Array | None = None, nudge: Array | None = None
@@ -96,11 +105,11 @@ class Head(nnx.Module):
 class DecoderModel(Network):
     """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
 
-    def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any) -> None:
+    def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any, lowering: Lowering) -> None:
         """Make `target`, `decoder` and `head`, those that the config has."""
         self.side, self.dtype = c, jnp.dtype(dtype)
-        self.target = Embedding(c, c.target_vocabulary, True, param_dtype) if c.decoder_depth else None
-        self.decoder = Decoder(c, param_dtype) if c.decoder_depth else None
+        self.target = Embedding(c, c.target_vocabulary, True, param_dtype, lowering) if c.decoder_depth else None
+        self.decoder = Decoder(c, param_dtype, lowering) if c.decoder_depth else None
         self.head = Head(c, param_dtype) if c.outputs else None
 
     def write(

@@ -18,7 +18,8 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .rounded import rounded_product
+from .kernels.rounded import rounded_product
+from .lowering import PLAIN, Lowering
 
 
 def accumulation_dtype(dtype: Any) -> Any:
@@ -30,14 +31,11 @@ class Linear(nnx.Module):
     """y = x K + b, with the kernel K stored as [in, out].
 
     Leading axes are flattened for the product: on CPU, XLA computes a product of two matrices about 1.06 times as fast
-    as the same product with a batch and a token axis. On a TPU they are not, and heads are axes of the product: there
-    matrices lie in memory as tiles, so that another shape of the same values is a copy.
+    as the same product with a batch and a token axis. On a TPU they are not, and heads are axes of the product.
     """
 
-    rounded = False  # whether the factors of the product are rounded to bfloat16, where all else is in float32
-    tiled = False  # whether the program is for a TPU
-
-    def __init__(self, n_in: int, n_out: int, bias: bool = True, dtype: Any = jnp.float32):
+    def __init__(self, n_in: int, n_out: int, bias: bool = True, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
+        self.lowering = lowering
         self.kernel = nnx.Param(jnp.zeros((n_in, n_out), dtype))
         self.bias = nnx.Param(jnp.zeros((n_out,), dtype)) if bias else None
 
@@ -46,14 +44,14 @@ class Linear(nnx.Module):
 
     def affine(self, x: Array, kernel: Array) -> Array:
         """x K + b with another form of the kernel."""
-        product = rounded_product if self.rounded else jnp.matmul
-        rows = x if self.tiled else x.reshape(-1, x.shape[-1])
+        product = rounded_product if self.lowering.rounds else jnp.matmul
+        rows = x if self.lowering.tiled else x.reshape(-1, x.shape[-1])
         y = product(rows, kernel.astype(x.dtype)).reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
     def to_heads(self, x: Array, heads: int) -> Array:
         """What a call gives, cut into heads: [B, N, in] -> [B, H, N, out / H]."""
-        if not self.tiled:
+        if not self.lowering.tiled:
             y = self(x)
             return y.reshape(*y.shape[:2], heads, -1).transpose(0, 2, 1, 3)
         y = jnp.einsum("bnd,dhe->bhne", x, self.kernel[...].astype(x.dtype).reshape(x.shape[-1], heads, -1))
@@ -61,7 +59,7 @@ class Linear(nnx.Module):
 
     def from_heads(self, x: Array) -> Array:
         """A call with heads side by side: [B, H, N, in / H] -> [B, N, out]."""
-        if not self.tiled:
+        if not self.lowering.tiled:
             x = x.transpose(0, 2, 1, 3)
             return self(x.reshape(*x.shape[:2], -1))
         y = jnp.einsum("bhne,hed->bnd", x, self.kernel[...].astype(x.dtype).reshape(x.shape[1], x.shape[3], -1))
@@ -71,16 +69,15 @@ class Linear(nnx.Module):
 class LayerNorm(nnx.Module):
     """y = (x - mean) / sqrt(var + eps) * scale + bias over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
 
-    centred = True  # whether the mean is subtracted
-    platform = ""  # as of `standardise`
+    centred = True  # whether the mean is subtracted; without that there is no bias either
 
-    def __init__(self, width: int, eps: float, bias: bool = True, dtype: Any = jnp.float32):
-        self.eps = eps
+    def __init__(self, width: int, eps: float, bias: bool = True, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
+        self.eps, self.lowering = eps, lowering
         self.scale = nnx.Param(jnp.ones((width,), dtype))
-        self.bias = nnx.Param(jnp.zeros((width,), dtype)) if bias else None
+        self.bias = nnx.Param(jnp.zeros((width,), dtype)) if bias and self.centred else None
 
     def __call__(self, x: Array) -> Array:  # [..., D] -> [..., D]
-        y = standardise(x.astype(accumulation_dtype(x.dtype)), self.eps, self.centred, self.platform)
+        y = standardise(x.astype(accumulation_dtype(x.dtype)), self.eps, self.centred, self.lowering.platform)
         y = y * self.scale[...].astype(y.dtype)
         y = y if self.bias is None else y + self.bias[...].astype(y.dtype)
         return y.astype(x.dtype)
@@ -90,9 +87,6 @@ class RMSNorm(LayerNorm):
     """y = x / sqrt(mean(x^2) + eps) * scale over the last axis, no bias (Zhang & Sennrich 2019, arXiv 1910.07467)."""
 
     centred = False
-
-    def __init__(self, width: int, eps: float, bias: bool = False, dtype: Any = jnp.float32):
-        super().__init__(width, eps, False, dtype)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
@@ -162,8 +156,17 @@ class Convolution(Linear):
     accumulation.
     """
 
-    def __init__(self, n_in: int, n_out: int, size: int, bias: bool, norm: LayerNorm, dtype: Any = jnp.float32):
-        super().__init__(size**2 * n_in, n_out, bias, dtype)
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        size: int,
+        bias: bool,
+        norm: LayerNorm,
+        dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
+    ):
+        super().__init__(size**2 * n_in, n_out, bias, dtype, lowering)
         self.norm = norm
 
     def __call__(self, x: Array) -> Array:  # [B, h, w, in] -> [B, h/2, w/2, out]
@@ -255,8 +258,6 @@ def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | No
 class Mlp(nnx.Module):
     """fc2(dropout(act(fc1 x))), gated: fc2(dropout(act(gate x) * fc1 x)) (Shazeer 2020, arXiv 2002.05202)."""
 
-    recompute = False  # whether the backward pass computes the hidden layer again, from what enters its activation
-
     def __init__(
         self,
         width: int,
@@ -268,15 +269,16 @@ class Mlp(nnx.Module):
         dropout: float = 0.0,
         inner_norm: LayerNorm | None = None,
         dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
     ):
-        self.activation, self.dropout = activation, dropout
-        self.fc1 = Linear(width, hidden, bias, dtype)
-        self.gate = Linear(width, hidden, bias, dtype) if gated else None
+        self.activation, self.dropout, self.lowering = activation, dropout, lowering
+        self.fc1 = Linear(width, hidden, bias, dtype, lowering)
+        self.gate = Linear(width, hidden, bias, dtype, lowering) if gated else None
         self.inner_norm = inner_norm
-        self.fc2 = Linear(hidden, width, bias, dtype)
+        self.fc2 = Linear(hidden, width, bias, dtype, lowering)
 
     def __call__(self, x: Array, *, keys: Array | None = None) -> Array:  # [B, N, D] -> [B, N, D]
-        second = jax.checkpoint(self._second) if self.recompute else self._second
+        second = jax.checkpoint(self._second) if self.lowering.recompute else self._second
         return second(self.fc1(x), None if self.gate is None else self.gate(x), keys)
 
     def _second(self, h: Array, gate: Array | None, keys: Array | None) -> Array:

@@ -22,6 +22,7 @@ from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .layers import Intermediates, Linear, accumulation_dtype, capture, sow
+from .lowering import PLAIN, Lowering
 from .resnet_config import CAPTURED, EPS, Convolution, ResNetConfig
 
 
@@ -83,6 +84,7 @@ class ResNet(state.Network):
         rngs: nnx.Rngs | None = None,
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
     ):
         config.check()
         c = self.config = config
@@ -97,7 +99,7 @@ class ResNet(state.Network):
             nnx.List(Block(of_blocks[str(stage), str(index)], param_dtype) for index in range(depth))
             for stage, depth in enumerate(c.stages)
         )
-        self.head = Linear(c.features, c.classes, dtype=param_dtype)
+        self.head = Linear(c.features, c.classes, True, param_dtype, lowering)
         state.draw(self, rngs, param_dtype)
 
     @mesh_agnostic

@@ -21,10 +21,11 @@ from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
-from .attention import attention_mask
 from .decoder import attention, mlp, norm, relative
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .layers import Intermediates, capture, dropout, fold, sow
+from .lowering import PLAIN, Lowering
+from .masks import attention_mask
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -34,12 +35,12 @@ NUDGE = "source.nudge"  # an intermediate that the caller gives: it is added to 
 class EncoderBlock(nnx.Module):
     """Self-attention, then mlp, each added to its input; a norm before (pre-norm) or after the sum (post-norm)."""
 
-    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
+    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
         self.norm_first, self.dropout = c.norm_first, c.dropout
-        self.norm1 = norm(c, dtype)
-        self.attention = attention(c, dtype, relative(c, "blocks", False, dtype))
-        self.norm2 = norm(c, dtype)
-        self.mlp = mlp(c, dtype)
+        self.norm1 = norm(c, dtype, lowering)
+        self.attention = attention(c, dtype, lowering, relative(c, "blocks", False, dtype))
+        self.norm2 = norm(c, dtype, lowering)
+        self.mlp = mlp(c, dtype, lowering)
 
     def __call__(
         self,
@@ -77,11 +78,11 @@ class EncoderBlock(nnx.Module):
 class Encoder(nnx.Module):
     """A stack of encoder blocks and an optional final norm: `encoder(x, mask) -> memory`."""
 
-    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32):
+    def __init__(self, c: TransformerConfig, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
         self.relative = relative(c, "shared", False, dtype)
         self.dropout = c.final_dropout
-        self.blocks = Stack([EncoderBlock(c, dtype) for _ in range(c.encoder_depth)])
-        self.norm = norm(c, dtype) if c.final_norm else None
+        self.blocks = Stack([EncoderBlock(c, dtype, lowering) for _ in range(c.encoder_depth)], "encoder.", lowering)
+        self.norm = norm(c, dtype, lowering) if c.final_norm else None
 
     def __call__(
         self,
@@ -97,7 +98,7 @@ class Encoder(nnx.Module):
         def call(block: EncoderBlock, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
             return block(x, mask, bias, keys=fold(keys, i), intermediates=intermediates)
 
-        x = self.blocks.apply_blocks(x, call, intermediates, "encoder.")
+        x = self.blocks.apply_blocks(x, call, intermediates)
         x = x if self.norm is None else self.norm(x)
         return dropout(x, self.dropout, fold(keys, len(self.blocks)))
 
@@ -109,6 +110,7 @@ class Transformer(DecoderModel):
 
     Args:
         rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        lowering: how programs are written for their devices, as a training step chooses.
     """
 
     def __init__(
@@ -118,13 +120,14 @@ class Transformer(DecoderModel):
         rngs: nnx.Rngs | None = None,
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
     ):
         config.check()
         c = self.config = config
         stored = not c.one_embedding
-        self.source = Embedding(c, c.source_vocabulary, stored, param_dtype) if c.encoder_depth else None
-        self.encoder = Encoder(c, param_dtype) if c.encoder_depth else None
-        self.add_target(c, dtype, param_dtype)
+        self.source = Embedding(c, c.source_vocabulary, stored, param_dtype, lowering) if c.encoder_depth else None
+        self.encoder = Encoder(c, param_dtype, lowering) if c.encoder_depth else None
+        self.add_target(c, dtype, param_dtype, lowering)
         state.draw(self, rngs, param_dtype)
 
     @mesh_agnostic

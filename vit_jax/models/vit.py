@@ -43,6 +43,7 @@ from .layers import (
     sinusoids,
     sow,
 )
+from .lowering import PLAIN, Lowering
 from .positions import rotary
 from .stack import Stack
 from .vit_config import ViTConfig
@@ -52,16 +53,16 @@ from .vit_options import MAPS
 class Patches(Linear):
     """Images to patch tokens: cut, flatten each patch as (row, column, channel), project; torch has Conv2d for it."""
 
-    def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
+    def __init__(self, c: ViTConfig, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
         self.size = c.patch_input[:2]
         self.activation = c.stem_activation
         values = math.prod(c.patch_input)
-        super().__init__(values, c.width, c.stem_bias, dtype)
-        self.pre_norm = norm(c, dtype, values) if c.stem_pre_norm else None
-        self.norm = norm(c, dtype) if c.stem_norm else None
+        super().__init__(values, c.width, c.stem_bias, dtype, lowering)
+        self.pre_norm = norm(c, dtype, lowering, values) if c.stem_pre_norm else None
+        self.norm = norm(c, dtype, lowering) if c.stem_norm else None
 
     def __call__(self, images: Array) -> Array:  # [B, h, w, C] -> [B, N, D]
-        if self.tiled and self.pre_norm is None:  # on a TPU
+        if self.lowering.tiled and self.pre_norm is None:  # on a TPU
             x = self.convolve(images)
         else:
             x = self.cut(images)
@@ -89,25 +90,26 @@ class Patches(Linear):
 class Block(nnx.Module):
     """Attention, then mlp, each added to its input; norms before them (pre-norm), after them, or after the sum."""
 
-    def __init__(self, c: ViTConfig, dtype: Any = jnp.float32):
+    def __init__(self, c: ViTConfig, dtype: Any = jnp.float32, lowering: Lowering = PLAIN):
         self.norm_first, self.branch_norm, self.dropout = c.norm_first, c.branch_norm, c.dropout
         self.drop_path = tuple(c.drop_path * i / max(c.depth - 1, 1) for i in range(c.depth))  # of each block
-        self.norm1 = norm(c, dtype)
+        self.norm1 = norm(c, dtype, lowering)
         self.attention = Attention(
             c.width,
             c.heads,
             c.resolved_head_width,
             bias=c.attention_bias,
-            query_norm=norm(c, dtype, c.resolved_head_width) if c.qk_norm else None,
-            key_norm=norm(c, dtype, c.resolved_head_width) if c.qk_norm else None,
-            inner_norm=norm(c, dtype, c.heads * c.resolved_head_width) if c.attention_norm else None,
+            query_norm=norm(c, dtype, lowering, c.resolved_head_width) if c.qk_norm else None,
+            key_norm=norm(c, dtype, lowering, c.resolved_head_width) if c.qk_norm else None,
+            inner_norm=norm(c, dtype, lowering, c.heads * c.resolved_head_width) if c.attention_norm else None,
             dropout=c.attention_dropout,
             pairs="" if c.rotary == "none" else c.rotary_pairs,
             mixed=c.rotary == "mixed",
             dtype=dtype,
+            lowering=lowering,
         )
         self.scale1 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
-        self.norm2 = norm(c, dtype)
+        self.norm2 = norm(c, dtype, lowering)
         self.mlp = Mlp(
             c.width,
             c.hidden,
@@ -115,8 +117,9 @@ class Block(nnx.Module):
             gated=c.gated,
             bias=c.mlp_bias,
             dropout=c.activation_dropout,
-            inner_norm=norm(c, dtype, c.hidden) if c.mlp_norm else None,
+            inner_norm=norm(c, dtype, lowering, c.hidden) if c.mlp_norm else None,
             dtype=dtype,
+            lowering=lowering,
         )
         self.scale2 = nnx.Param(jnp.full((c.width,), c.layer_scale, dtype)) if c.layer_scale else None
 
@@ -168,6 +171,7 @@ class ViT(state.Network):
 
     Args:
         rngs: what initial weights are drawn with, as the config states; None: they are constants, to be replaced.
+        lowering: how programs are written for their devices, as a training step chooses.
     """
 
     def __init__(
@@ -177,30 +181,29 @@ class ViT(state.Network):
         rngs: nnx.Rngs | None = None,
         dtype: Any = jnp.float32,
         param_dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
     ):
         config.check()
         c = self.config = config
-        self.dtype = jnp.dtype(dtype)
+        self.dtype, how = jnp.dtype(dtype), (param_dtype, lowering)
         self.stem = nnx.List(
-            Convolution(n_in, n_out, c.stem_kernel, c.stem_bias, norm(c, param_dtype, n_out), param_dtype)
+            Convolution(n_in, n_out, c.stem_kernel, c.stem_bias, norm(c, *how, n_out), *how)
             for n_in, n_out, _ in c.convolutions
         )
-        self.patch = Patches(c, param_dtype)
+        self.patch = Patches(c, *how)
         self.cls_token = _token(c.cls_token, (c.width,), param_dtype)
         self.distill_token = _token(c.distill_token, (c.width,), param_dtype)
         self.register_tokens = _token(c.registers > 0, (c.registers, c.width), param_dtype)
         self.position = _token(c.position_stored, (c.position_rows, c.width), param_dtype)
-        self.pre_norm = norm(c, param_dtype) if c.pre_norm else None
-        self.blocks = Stack([Block(c, param_dtype) for _ in range(c.depth)])
-        self.norm = norm(c, param_dtype) if c.final_norm else None
-        self.pool = attention_pool(c, param_dtype) if c.pool in MAPS else None
-        self.head_norm = norm(c, param_dtype, c.pooled_width) if c.head_norm else None
-        self.head_hidden = Linear(c.pooled_width, c.head_hidden, dtype=param_dtype) if c.head_hidden else None
-        self.head = Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias, param_dtype) if c.classes else None
-        self.distill_norm = norm(c, param_dtype) if c.distill_norm else None
-        self.distill_head = (
-            Linear(c.width, c.classes, c.head_bias, param_dtype) if c.distill_head and c.classes else None
-        )
+        self.pre_norm = norm(c, *how) if c.pre_norm else None
+        self.blocks = Stack([Block(c, *how) for _ in range(c.depth)], lowering=lowering)
+        self.norm = norm(c, *how) if c.final_norm else None
+        self.pool = attention_pool(c, *how) if c.pool in MAPS else None
+        self.head_norm = norm(c, *how, c.pooled_width) if c.head_norm else None
+        self.head_hidden = Linear(c.pooled_width, c.head_hidden, True, *how) if c.head_hidden else None
+        self.head = Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias, *how) if c.classes else None
+        self.distill_norm = norm(c, *how) if c.distill_norm else None
+        self.distill_head = Linear(c.width, c.classes, c.head_bias, *how) if c.distill_head and c.classes else None
         state.draw(self, rngs, param_dtype, type(self).computed(c))
 
     @staticmethod
@@ -374,15 +377,16 @@ def _token(present: bool, shape: tuple[int, ...], dtype: Any) -> nnx.Param[Array
     return nnx.Param(jnp.zeros(shape, dtype)) if present else None
 
 
-def attention_pool(c: ViTConfig, dtype: Any) -> AttentionPool:
+def attention_pool(c: ViTConfig, dtype: Any, lowering: Lowering) -> AttentionPool:
     """The pool with attention, whose mlp may be of another width than those of the blocks."""
-    mlp = Mlp(c.width, c.pool_hidden or c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, dtype=dtype)
-    return AttentionPool(c.width, c.resolved_pool_heads, norm(c, dtype), mlp, dtype)
+    how: dict[str, Any] = {"dtype": dtype, "lowering": lowering}
+    mlp = Mlp(c.width, c.pool_hidden or c.hidden, c.activation, gated=c.gated, bias=c.mlp_bias, **how)
+    return AttentionPool(c.width, c.resolved_pool_heads, norm(c, **how), mlp, **how)
 
 
-def norm(c: ViTConfig, dtype: Any, width: int = 0) -> LayerNorm:
+def norm(c: ViTConfig, dtype: Any, lowering: Lowering, width: int = 0) -> LayerNorm:
     """A norm of the config's kind over the last axis, of this width; 0: D."""
-    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias, dtype)
+    return NORMS[c.norm_kind](width or c.width, c.eps, c.norm_bias, dtype, lowering)
 
 
 # ------------------------------------------------------------------------------------- positions

@@ -21,10 +21,10 @@ from ..config.flags import parse
 from ..errors import DONE, UserError
 from ..files.destination import check_output
 from ..files.output import print_table
+from ..files.places import is_kept
 from ..files.reading import show_path
 from ..files.shown import Compared
 from ..files.terminal import print_wrapped, printable, run_command
-from ..runs.mirror import is_kept
 from .comparison import (
     SHOWN,
     Comparison,

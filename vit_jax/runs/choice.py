@@ -14,10 +14,10 @@ from ..config.run import RunConfig
 from ..config.vocabulary import FOLDER
 from ..errors import Field, UserError
 from ..files.destination import check_apart
+from ..files.places import check_dir, is_kept, join, local_copy
 from ..files.reading import show_path
 from .check import check_name
 from .folder import Run
-from .mirror import check_dir, is_kept, join, local_copy
 from .several import OLD_SWEEP, STUDY, VARIED, kind_of, members, there
 from .values import LENGTH, other_identity
 

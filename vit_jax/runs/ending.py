@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import CheckFailed, Interrupted, UserError
 from ..files.atomic import read_json, write_json
 from ..files.locks import is_locked
-from . import mirror
+from ..files.places import is_written
 from .folder import Run
 
 LONGEST = 300
@@ -27,7 +27,7 @@ def ending(folder: Run, summary: Mapping[str, Any] | None, rows: Sequence[Any]) 
         return CONVERTED
     if summary is not None:
         return str(summary["status"])
-    if is_locked(folder.lock_file) or mirror.is_written(folder.path):
+    if is_locked(folder.lock_file) or is_written(folder.path):
         return RUNNING
     with contextlib.suppress(UserError, KeyError):
         return str(read_json(folder.ending_file)["status"])[:LONGEST]

@@ -32,13 +32,13 @@ from typing import Any
 from ..config.outputs import Outputs
 from ..config.run import RunConfig
 from ..errors import UserError
+from ..files import places
 from ..files.atomic import LARGEST_JSON, RESTORE, make_folder, read_json, sync_folder, write_json, write_text
 from ..files.digests import text_digest, with_digest, without_digest
 from ..files.locks import lock_file
 from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from ..files.reading import check_regular, show_path
 from ..files.terminal import print_note
-from . import mirror
 from .record import check_record, differing, is_log_record, is_saved, is_summary
 from .sidecar import read_files, write_files
 from .values import FORMAT, from_dict
@@ -85,15 +85,15 @@ class Run:
         """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the
         end.
         """
-        return mirror.writing(self.path)
+        return places.own(self.path)
 
     def publish(self) -> None:
         """Bring what is new in the folder to the store that keeps the run, if one does. Raises UserError."""
-        mirror.publish(self.path)
+        places.publish(self.path)
 
     def pull_weights(self) -> None:
         """Have the checkpoints here of a run that a store keeps. Raises UserError."""
-        mirror.pull_weights(self.path)
+        places.pull_weights(self.path)
 
     def check_paths(self) -> None:
         """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""

@@ -11,8 +11,8 @@ from ..config.dotted import replace_fields
 from ..config.hints import similar
 from ..config.run import RunConfig
 from ..errors import Field, UserError
+from ..files.places import is_kept, join, local_copy
 from .folder import Run
-from .mirror import is_kept, join, local_copy
 from .values import flat
 
 SHOWN = 5

@@ -290,12 +290,6 @@ class Task:
         """
         return ()
 
-    def explain_worst(self, network: Any, split: Any, result: Any, folder: Path, caption: str) -> None:
-        """Keep for report.html what counted in the worst examples of a result: by default nothing.
-
-        In `folder` by `figures.report_data.keep_sections`, as "explanations"; `caption` says what was measured.
-        """
-
     def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> str:
         """Draw a trained network, and write sample inputs.
 

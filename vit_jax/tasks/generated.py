@@ -16,10 +16,8 @@ from jax import Array
 from ..config.decoding import Decoding, check_decoding
 from ..config.hints import hint, names_of, nearest
 from ..decode.base import Found
-from ..decode.buckets import lengths_to
 from ..decode.search import generate
 from ..errors import Field, UserError
-from ..explain.methods import TEXTS, check_known
 from ..files.terminal import printable
 from ..machine import backend
 from ..machine.numerics import random_key
@@ -149,17 +147,6 @@ class Generation(Task, abstract=True):
 class Writer(Predictor):
     """A trained network that writes a text for each input, one or several."""
 
-    most_explained: ClassVar[int] = TEXTS
-
-    def check_explained(self, method: str, class_name: str = "") -> None:
-        """Raise UserError where there is no such method, or a class is named."""
-        if self.no_explanation:
-            super().check_explained(method, class_name)
-        check_known(method)
-        if class_name:
-            what = f"is {class_name[:40]}, but this network says a text and no classes: each token of it is explained"
-            raise UserError(Field("class"), what, "leave it out")
-
     def as_list(self, inputs: Any) -> tuple[Sequence[Any], bool]:
         """One or several inputs as `write` takes them -> (these, whether only one was given)."""
         raise NotImplementedError
@@ -233,15 +220,6 @@ def answer(given: Any, predicted: Any) -> Answer:
     rows = [(str(given), rank, text, f"{score:.6f}") for rank, (text, score) in enumerate(predicted, 1)]
     texts = tuple(text for text, _ in predicted)
     return Answer(given, predicted, "\n".join(lines), list[tuple[str | int, ...]](rows), texts)
-
-
-def given_and_said(ids: Ids, row: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """A text as a decoder is given it and says it, for an explanation: row int [length]."""
-    tokens = [*ids.until_end(row), ids.end][: len(row)]
-    given, said = np.full((2, next(n for n in lengths_to(length) if n >= len(tokens))), ids.pad, np.int32)
-    said[: len(tokens)] = tokens
-    given[: len(tokens)] = [ids.begin, *tokens[:-1]]
-    return given, said, len(tokens)
 
 
 def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..config.run import RunConfig
 from ..errors import Field, UserError
-from ..explain.methods import IMAGES
 from ..models.build import describe_network
+from ..plugins import CAPABILITIES
 
 BATCH = 64
 
@@ -70,12 +70,10 @@ class Predictor:
     task: Any  # its Task, of base.py
     trained: Trained
 
-    # Why there is no attention to draw, why there are no features and no explanations, where more is to be said than
-    # that the network has none: (what is wrong, a remedy).
+    # Why there is no attention to draw, and why there are no features, where more is to be said than that the network
+    # has none: (what is wrong, a remedy).
     no_attention: ClassVar[tuple[str, str] | None] = None
     no_features: ClassVar[tuple[str, str] | None] = None
-    no_explanation: ClassVar[tuple[str, str] | None] = None
-    most_explained: ClassVar[int] = IMAGES  # by the command
 
     @property
     def unmeasured(self) -> tuple[str, str] | None:
@@ -163,26 +161,27 @@ class Predictor:
 
     def features(self, inputs: Any, /, *args: Any, **options: Any) -> dict[str, np.ndarray]:
         """The features of images, as `Classifier.features` gives them."""
-        self._lacks("features", self.no_features)
+        self.refuse("features", self.no_features)
 
     def capture(self, inputs: Any, /, names: Iterable[str], *args: Any, **options: Any) -> dict[str, np.ndarray]:
         """Inner values of the network on the inputs: {name: array [n, ...]}, or [...] of one input.
 
         The names are those of the network's own `capture`, such as attention, logits.
         """
-        self._lacks("inner values", None)
+        self.refuse("inner values")
 
     def explain(self, inputs: Any, /, method: Any = "ig", *args: Any, **options: Any) -> Any:
         """What counted in the inputs for what the network says of them, an explained.Explanation.
 
         The method is ig or rollout; options are `class_name`, `steps` and `batch`.
         """
-        self.check_explained(method)
-        raise NotImplementedError
+        return self.capability("explain").explain(inputs, method, *args, **options)
 
-    def check_explained(self, method: str, class_name: str = "") -> None:
-        """Check that what the network says of a class, label or number (empty: none is named) can be explained."""
-        self._lacks("explanations", self.no_explanation)
+    def capability(self, name: str) -> Any:
+        """What the network can besides answering, by a name that `vit-jax plugins` lists."""
+        if name not in CAPABILITIES:
+            raise UserError(f"there is no capability {name!r}", remedy=f"give one of {', '.join(CAPABILITIES)}")
+        return CAPABILITIES[name](self)
 
     def draw_attention(
         self, inputs: Sequence[Any], path: Path | None = None, layers: Sequence[int] = (), caption: str = ""
@@ -194,7 +193,7 @@ class Predictor:
             layers: those to draw, counted from 0; empty: as the task prefers.
             caption: a line under the title.
         """
-        self._lacks("attention", self.no_attention)
+        self.refuse("attention", self.no_attention)
 
     def write_features(
         self,
@@ -209,7 +208,8 @@ class Predictor:
 
         `blocks` and `norm` are as of `Classifier.features`, `more` has arrays that are written beside them.
         """
-        self._lacks("features", self.no_features)
+        self.refuse("features", self.no_features)
 
-    def _lacks(self, what: str, why: tuple[str, str] | None) -> NoReturn:
+    def refuse(self, what: str, why: tuple[str, str] | None = None) -> NoReturn:
+        """Say that the network has no such thing. Raises UserError."""
         raise UserError(what, *(why or (f"a {self.run.model.name} has none", "leave the flag out")))

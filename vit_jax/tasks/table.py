@@ -9,20 +9,21 @@ from ..config.hints import nearest
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..errors import Field, UserError
-from .caption.spec import CaptionFeaturesSpec, CaptionSpec
-from .classify.spec import ClassifyResNetSpec, ClassifySpec
-from .distil.spec import DistilSpec
+from ..plugins import Plugin, Table
 from .spec import TaskSpec
-from .translate.spec import TranslateSpec
 
-TASKS: dict[str, type[TaskSpec]] = {
-    "classify": ClassifySpec,
-    "translate": TranslateSpec,
-    "caption": CaptionSpec,
-    "caption-features": CaptionFeaturesSpec,
-    "distil": DistilSpec,
-    "classify-resnet": ClassifyResNetSpec,
-}
+TASKS: Table[type[TaskSpec]] = Table(
+    "task",
+    "tasks",
+    {
+        "classify": Plugin("vit_jax.tasks.classify.spec:ClassifySpec"),
+        "translate": Plugin("vit_jax.tasks.translate.spec:TranslateSpec"),
+        "caption": Plugin("vit_jax.tasks.caption.spec:CaptionSpec"),
+        "caption-features": Plugin("vit_jax.extras.vectors.spec:CaptionFeaturesSpec"),
+        "distil": Plugin("vit_jax.tasks.distil.spec:DistilSpec"),
+        "classify-resnet": Plugin("vit_jax.tasks.classify.spec:ClassifyResNetSpec"),
+    },
+)
 
 
 def task_spec(name: str) -> type[TaskSpec]:

@@ -11,14 +11,16 @@ from ..config.run import RunConfig
 from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
 from ..files.metrics import HISTOGRAMS, as_json
+from ..files.places import is_kept
 from ..files.reading import show_path
-from ..files.terminal import print_wrapped, printable
-from ..reports.command import FILE, leave_report
+from ..files.terminal import print_note, print_wrapped, printable
+from ..plugins import CAPABILITIES
 from ..reports.comparison import splits
 from ..reports.figure import draw_curves_of
-from ..runs.mirror import is_kept
 from ..runs.several import kind_of
+from ..tasks.capability import blaming
 from ..tasks.table import task_spec
+from .hooks import Hooks
 from .loop import TOKENS, measure, measure_and_log, watched_split
 from .progress import show_figures
 from .session import Session
@@ -55,7 +57,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
     for folder in (s.folder.plots, s.folder.samples):
         sync_tree(folder)
     s.folder.write_summary(summary, s.log.written())
-    leave_report(s.folder)
+    s.hooks.each("end", s.folder, False)
     s.folder.publish()
     show(s.folder, summary)
     s.hosts.barrier()
@@ -108,9 +110,11 @@ def _test(s: Session, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
 
 
 def show_again(folder: runs.Run, summary: dict[str, Any]) -> None:
-    """Print the results of a finished run, and write its report if its end was killed before that."""
-    if not (folder.path / FILE).exists():
-        leave_report(folder)
+    """Print the results of a finished run; its hooks do what is missing if its end was killed before that."""
+    try:
+        Hooks(folder.config()).each("end", folder, True)
+    except UserError as error:  # such as a hook that is installed no more
+        print_note(str(error))
     show(folder, summary)
 
 
@@ -136,12 +140,14 @@ def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str
     if best and step is not None:
         caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
     data = s.setup.dataset
-    network = merge(s.engine.definition, parameters)
+    network = merge(s.setup.evaluator.definition, parameters)
     sample = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
     if result is not None:
-        split, caption = data.splits["test"], f"test split, {caption}"
-        task.draw_result(split, result, data.metadata(), s.folder.plots, caption)
-        task.explain_worst(network, split, result, s.folder.plots, caption)
+        measured = f"test split, {caption}"
+        task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, measured)
+    for name, each in CAPABILITIES.items():
+        with blaming(name, goes_on=True):
+            each.draw(task, network, data, result, s.folder.plots, caption)
     return sample
 
 

@@ -1,53 +1,33 @@
-"""Metrics as files: metrics.jsonl always; histograms, TensorBoard and Weights & Biases (W&B) on request.
-
-TensorBoard and W&B are imported only then.
-"""
+"""Metrics as files: metrics.jsonl always, histograms on request; hooks get the same rows."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import math
 import os
-import secrets
-import socket
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import Field, UserError, install
 from ..files.atomic import replacing, sync_folder
 from ..files.digests import bytes_digest
 from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS
 from ..files.reading import bounded_lines, check_regular, open_regular
+from .hooks import Hooks
 
 
 class Log:
-    """Appends rows of metrics to metrics.jsonl and, on request, to TensorBoard and W&B.
+    """Appends rows of metrics to metrics.jsonl, and shows them to hooks.
 
     A row is {"kind": "train" | "eval", "step": int, name: float, ...}; rows of evaluations also have "split" and
-    "weights" ("raw" | "ema"). In TensorBoard and W&B a value is called `train/loss`, `validation/accuracy`,
+    "weights" ("raw" | "ema"). For hooks a value is called `train/loss`, `validation/accuracy`,
     `test_ema/loss`; an evaluation on the training split is called `train_split/...`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        step: int,
-        tensorboard: Path | None = None,
-        wandb: str = "",
-        name: str = "",
-        config: dict[str, Any] | None = None,
-    ):
-        path = Path(path)
-        self._others: list[_TensorBoard | _Wandb] = []
-        if tensorboard is not None:
-            self._others.append(_TensorBoard(Path(tensorboard), step))
-        if wandb:
-            self._others.append(_Wandb(path.parent, wandb, name, config))
+    def __init__(self, path: Path, step: int, hooks: Hooks | None = None):
+        path, self._hooks = Path(path), hooks
         path.parent.mkdir(parents=True, exist_ok=True)
         self._histograms = path.with_name(HISTOGRAMS)
         for file in (path, self._histograms):
@@ -74,8 +54,8 @@ class Log:
         self._in_turn = self._in_turn and in_turn
         if self._in_turn:
             self._kept = self.written()
-        for other in self._others:
-            other.write(row["step"], _scalars(row))
+        if self._hooks is not None:
+            self._hooks.each("row", row["step"], _scalars(row))
 
     def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
         """Append a row to histograms.jsonl, durably, and to TensorBoard."""
@@ -87,9 +67,8 @@ class Log:
             os.fsync(file.fileno())
         if not exists:
             sync_folder(self._histograms.parent)
-        for other in self._others:
-            if isinstance(other, _TensorBoard):
-                other.write_histograms(step, groups)
+        if self._hooks is not None:
+            self._hooks.each("histograms", step, groups)
 
     def _count(self, data: bytes) -> None:
         self._digest.update(data)
@@ -107,15 +86,9 @@ class Log:
     def close(self) -> None:
         """Close all files. May be called twice."""
         self._file.close()
-        while self._others:
-            self._others.pop().close()
-
-
-def check_extras(tensorboard: bool, wandb: str) -> None:
-    """Raise UserError if tensorboard or wandb is requested but not installed. Imports neither."""
-    for name, on in (("tensorboard", tensorboard), ("wandb", wandb)):
-        if on and importlib.util.find_spec(name) is None:
-            raise UserError(Field(name), "is set but not installed", install(name))
+        if self._hooks is not None:
+            self._hooks.each("close")
+            self._hooks = None
 
 
 def _cut_back(path: Path, step: int) -> None:
@@ -168,96 +141,6 @@ def _scalars(row: dict[str, Any]) -> dict[str, float]:
     return {
         f"{series}/{name}": value for name, value in row.items() if name != "step" and isinstance(value, int | float)
     }
-
-
-class _TensorBoard:
-    """Writes event files with tensorboard's RecordWriter.
-
-    Its EventFileWriter would start a thread, and import TensorFlow wherever that is installed.
-    """
-
-    def __init__(self, folder: Path, step: int):
-        try:
-            from tensorboard.compat.proto import event_pb2, summary_pb2
-            from tensorboard.summary.writer.record_writer import RecordWriter
-        except ImportError as error:
-            raise UserError(Field("tensorboard"), "is set but not installed", install("tensorboard")) from error
-        self._event, self._summary = event_pb2, summary_pb2
-        folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads the files of a folder in order of their names: nanoseconds order even a quick restart.
-        name = f"events.out.tfevents.{time.time_ns() / 1e9:.9f}.{socket.gethostname()}.{os.getpid()}"
-        self._records = RecordWriter(open(folder / name, "wb"))
-        self._add(file_version="brain.Event:2")
-        # TensorBoard drops this step and all later ones of older files when a session starts at it.
-        self._add(step=step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
-
-    def _add(self, **fields: Any) -> None:
-        self._records.write(self._event.Event(wall_time=time.time(), **fields).SerializeToString())
-        self._records.flush()
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        value = self._summary.Summary.Value
-        self._add(
-            step=step, summary=self._summary.Summary(value=[value(tag=k, simple_value=v) for k, v in values.items()])
-        )
-
-    def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
-        values = [
-            self._summary.Summary.Value(tag=f"{group}/{name}", histo=self._histogram(h))
-            for group, each in groups.items()
-            for name, h in each.items()
-            if math.isfinite(h["min"]) and math.isfinite(h["max"])
-        ]
-        self._add(step=step, summary=self._summary.Summary(value=values))
-
-    def _histogram(self, h: dict[str, Any]) -> Any:
-        """A histogram as TensorBoard's message, which has the right end of each bin, the sum and that of squares."""
-        counts, low, high, mean = [int(n) for n in h["counts"]], *(float(h[name]) for name in ("min", "max", "mean"))
-        ends = [low + (high - low) * i / len(counts) for i in range(1, len(counts) + 1)]
-        n, square = sum(counts), float(h["std"]) ** 2 + mean**2
-        return self._summary.HistogramProto(
-            min=low, max=high, num=n, sum=n * mean, sum_squares=n * square, bucket_limit=ends, bucket=counts
-        )
-
-    def close(self) -> None:
-        self._records.close()
-
-
-class _Wandb:
-    """Sends rows to Weights & Biases. The id there is stored in the run's folder: a resumed run continues there."""
-
-    def __init__(self, folder: Path, project: str, name: str, config: dict[str, Any] | None):
-        try:
-            import wandb
-        except ImportError as error:
-            raise UserError(Field("wandb"), "is set but not installed", install("wandb")) from error
-        id_file = folder / "wandb" / "id"
-        id_file.parent.mkdir(parents=True, exist_ok=True)
-        if not id_file.is_file():
-            id_file.write_text(secrets.token_hex(8), encoding="ascii")
-        try:
-            self._run = wandb.init(
-                project=project,
-                name=name or None,
-                config=config,
-                id=id_file.read_text(encoding="ascii"),
-                resume="allow",
-                dir=str(folder),
-            )
-        except Exception as error:  # not logged in, no network, a bad project name: none of them is a bug here
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(
-                f"wandb {project!r}", f"cannot start ({reason})", "run `wandb login`, or set WANDB_MODE=offline"
-            ) from error
-        # Rows that W&B has from before an interruption cannot be removed, and need not be: a run repeats its steps.
-        self._first = getattr(self._run, "starting_step", 0)
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        if step >= self._first:
-            self._run.log(values, step=step)
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 Batch = dict[str, Any]

@@ -97,6 +97,8 @@ def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compi
     run, order = s.run, s.setup.order
     every = [run.log_every, order.steps_per_epoch, *([run.histograms] if run.histograms else [])]
     count = steps_together(s.step, run.steps_per_dispatch, every, s.setup.stop, profile.steps, s.setup.stages)
+    if count > 1 and any(map(s.hooks.due, range(s.step + 1, s.step + count + 1))):
+        count = 1
     batches = ahead.take(count)
     count, engine = len(batches), s.engine
     if (engine, count) in compiled:
@@ -120,6 +122,8 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     if s.histograms is not None and s.step % s.run.histograms == 0:
         s.histograms = s.histograms.by(s.engine)
         s.log.write_histograms(s.step + 1, s.histograms.of(s.state, batches[0]))
+    if due := len(batches) == 1 and s.hooks.due(s.step + 1):
+        s.hooks.each("before", s, batches[0])
     profile.begin(s.step + 1)
     votes = s.decision.votes()
     if len(batches) == 1:
@@ -129,6 +133,8 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     s.step += len(batches)
     s.hosts.heartbeat(s.step)
     profile.end(s.step, metrics)
+    if due:
+        s.hooks.each("step", s, s.step, metrics)
     return metrics
 
 
@@ -373,6 +379,7 @@ def save(s: Session) -> None:
     state = s.engine.to_host(s.state)
     if s.hosts.owner:
         s.saver.save(state, _checkpoint_notes(s), best, s.run.keep, _state_of_files(s))
+        s.hooks.each("saved", s, s.step)
     s.saved = s.step
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config.network import Teacher
 from ..config.run import RunConfig
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..machine.division import Division, plan_division
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.memory import check_memory
@@ -20,7 +20,7 @@ from ..runs.values import with_fields
 from ..weights.start.reproducible import check_unchanged
 from ..weights.start.start import check as check_start
 from ..weights.teacher import open_teacher
-from .log import check_extras
+from .hooks import Hook, Hooks
 
 if TYPE_CHECKING:
     from ..data.base import Given
@@ -36,6 +36,7 @@ class CheckedRun:
     run: RunConfig
     division: Division  # as planned before jax starts
     teacher: Teacher | None
+    hooks: Hooks
 
 
 def checked_arguments(
@@ -69,8 +70,12 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
     teacher = open_teacher(run, before_reading=lambda teacher: check_memory(run, teacher, division))
     if teacher is None:
         check_memory(run, None, division)
-    check_extras(run.tensorboard, run.wandb)
-    return CheckedRun(run, division, teacher)
+    hooks = Hooks(run)
+    hooks.check(run)
+    for name, hook in hooks.of.items() if hosts.several else ():
+        if type(hook).due is not Hook.due:
+            raise UserError(Field("hooks"), f"{name} wants steps alone, and there are several hosts", "leave it out")
+    return CheckedRun(run, division, teacher, hooks)
 
 
 def choose_folder(
@@ -91,4 +96,4 @@ def choose_folder(
 
 def without_outputs(run: RunConfig) -> RunConfig:
     """The run as a host trains it that does not own its folder: nothing is written for the user there."""
-    return replace(run, tensorboard=False, wandb="", profile_steps="")
+    return replace(run, tensorboard=False, wandb="", profile_steps="", hooks=())

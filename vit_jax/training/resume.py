@@ -275,5 +275,9 @@ def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) 
         print_note(remark)
     ends = setup.is_end(step, notes.get("stale", 0))
     folder.drop_metrics(lambda row: _is_rewritten(row, step, notes, ends))
-    tensorboard = folder.path / "tensorboard" if setup.run.tensorboard else None
-    return Log(folder.metrics_file, step, tensorboard, setup.run.wandb, folder.path.name, to_dict(setup.as_given))
+    try:
+        setup.hooks.begin(folder, setup.as_given, step)
+        return Log(folder.metrics_file, step, setup.hooks)
+    except BaseException:
+        setup.hooks.each("close")
+        raise

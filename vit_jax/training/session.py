@@ -13,6 +13,7 @@ from ..config.run import RunConfig
 from ..machine.hosts.group import Hosts
 from ..machine.numerics import fixed_settings
 from .events import Event
+from .hooks import Hooks
 from .saving import Saver
 from .setup import Setup
 from .stopping import Caught, Decision
@@ -71,6 +72,10 @@ class Session:
     def engine(self) -> Engine:
         """That of the next step."""
         return self.setup.engine_at(self.step)
+
+    @property
+    def hooks(self) -> Hooks:
+        return self.setup.hooks
 
     @property
     def task(self) -> Task:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..machine import backend
 from ..machine.division import check_shares
 from ..machine.hosts.group import ALONE, Hosts
 from ..tasks.table import task_spec
+from .hooks import Hooks
 from .preflight import CheckedRun
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Setup:
     engine: Engine  # of the run as its fields say, without stages
     evaluator: Evaluator
     environment: dict[str, Any]
+    hooks: Hooks
     stages: Mapping[int, Engine]  # {step after which it begins: its engine}, the first 0
 
     @property
@@ -94,7 +97,7 @@ def with_data(run: RunConfig, dataset: Data) -> RunConfig:
 def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     """Build the network, the training step and the evaluation step of a run with its data."""
     from ..models.build import definition
-    from ..models.rounded import rounds_factors
+    from ..models.kernels.rounded import rounds_factors
     from ..tasks.computed import task_of
     from .engine.engine import Engine
     from .engine.evaluator import Evaluator
@@ -107,11 +110,11 @@ def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     task = task_of(run, dataset.metadata()).load_frozen_arrays(teacher)
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
-    network = definition(run.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
+    define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     steps = epochs * order.steps_per_epoch
     optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run))
-    engine = Engine(run, network, task, optimizer, hosts)
+    engine = Engine(run, define, task, optimizer, hosts)
     stages = engines_of(engine, run, steps)
     check_shares(dataset.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
@@ -122,8 +125,10 @@ def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
         environment["bfloat16"] = "factors of linear layers"
     environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
     environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
-    evaluator = Evaluator(run.model, network, task, engine.devices)
-    setup = Setup(as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, stages)
+    evaluator = Evaluator(run.model, define(), task, engine.devices)
+    setup = Setup(
+        as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, checked.hooks, stages
+    )
     hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
     return setup
 
@@ -135,8 +140,7 @@ def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
     def of_stage(each: RunConfig) -> Engine:
         if each.model == run.model:
             return engine
-        network = definition(each.model, dtype=run.compute_dtype, param_dtype=parameter_dtype(run))
-        return engine.in_stage(each, network)
+        return engine.in_stage(each, partial(definition, each.model, run.compute_dtype, parameter_dtype(run)))
 
     return {first: of_stage(each) for first, each in runs_in_stages(run, steps).items()}
 

@@ -52,13 +52,14 @@ class BareNetwork(Predictor):
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """It cannot be used."""
-        self._lacks("", None)
+        self.refuse("")
 
     def whole(self) -> Self:
         """It cannot be used."""
-        self._lacks("", None)
+        self.refuse("")
 
-    def _lacks(self, what: str, why: tuple[str, str] | None) -> NoReturn:
+    def refuse(self, what: str, why: tuple[str, str] | None = None) -> NoReturn:
+        """Say which part it lacks for any use. Raises UserError."""
         raise self.refusal("vit_jax.load(..., fields={'mean': [...], 'std': [...]})")
 
 

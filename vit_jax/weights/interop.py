@@ -21,7 +21,7 @@ from ..config.fields import pair
 from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
 from ..errors import UserError
-from ..runs.mirror import local_copy
+from ..files.places import local_copy
 from ..tasks.table import task_spec
 from .memory import network_reading, state_source
 

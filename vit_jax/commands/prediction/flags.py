@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, make_dataclass
 
 from ... import runs
+from ...config import flags
 from ...config.decoding import AnswerFlags
 from ...config.fields import option
 from ...config.run import paths_in
 from ...errors import Field, UserError
-from ...explain.methods import IMAGES, TEXTS
 from ...files.destination import check_outputs
+from ...plugins import CAPABILITIES
+from ...tasks.capability import Capability, blaming
 from ..selection import FileFlags, LanguageFlags, SelectionFlags, UnreadableFlags
 
 BATCH = 64
-FILES = (".png", ".csv", ".npz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class DataFlags(LanguageFlags, FileFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictFlags(UnreadableFlags, SelectionFlags):
-    """What is predicted, by which weights, and what is written."""
+    """What is predicted, by which weights, and what is written of the answers."""
 
     run: str = field(
         metadata={
@@ -60,21 +60,12 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     layer: str = option(
         "", "with --attention: the layer to draw, counted from 1, or all; empty: the last for images, all for sentences"
     )
-    explain: Literal["", "ig", "rollout"] = option(
-        "",
-        f"also explain the answers for the first {IMAGES} images, or {TEXTS} texts: what of the input counted, by ig "
-        "(integrated gradients) or rollout (attention alone, blind to the class); for classes with a score, insertion "
-        "minus deletion",
-    )
-    class_: str = option(
-        "",
-        "with --explain: the class, label or number that is explained; empty: the most probable of each image",
-    )
-    explain_to: str = option(
-        "explanation",
-        "with --explain: the name of the three files that are written, NAME.png (the picture), NAME.csv (a row for "
-        "each patch or word) and NAME.npz (arrays)",
-    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureFlags:
+    """What is written in place of answers, and how many inputs are computed where."""
+
     features: str = option(
         "",
         "write features of the images to this .npz file, in place of predictions: files, the names [n], "
@@ -104,16 +95,32 @@ class PredictFlags(UnreadableFlags, SelectionFlags):
     data: DataFlags = field(default_factory=DataFlags)
 
 
+def _fitting() -> dict[str, type[Capability]]:
+    """The capabilities with flags that `predict` has not already; others are left out, in a sentence."""
+    found, known = {}, flags.flags(PredictFlags) | flags.flags(FeatureFlags) | flags.flags(AnswerFlags)
+    for name, each in CAPABILITIES.items():
+        with blaming(name, goes_on=True):
+            own = flags.flags(make_dataclass("Own", (), bases=(each.flags,), frozen=True)()) if each.flags else {}
+            if both := own.keys() & known:
+                raise UserError(f"predict has --{min(both)} already", remedy="update that package, or remove it")
+            found[name], known = each, known | own
+    return found
+
+
+CAPABLE = _fitting()
+
+
 @dataclass(frozen=True, kw_only=True)
-class Options(AnswerFlags, PredictFlags):
+class Options(AnswerFlags, FeatureFlags, *(each.flags for each in CAPABLE.values() if each.flags), PredictFlags):  # type: ignore[misc]
     """Predict the classes of images, translate sentences, or describe images.
 
     The flags from --beam on direct the search for a text; classes need none.
     """
 
 
-def check_flags(o: Options, stated: Sequence[str]) -> None:
-    """Raise UserError where a file cannot be written, or a flag is of one that is not asked for.
+def check_flags(o: Options, stated: Sequence[str]) -> dict[str, type[Capability]]:
+    """The capabilities that flags ask for. Raises UserError where a file cannot be written, or a flag is of one that is
+    not asked for.
 
     `stated` are the fields that the command line sets.
     """
@@ -121,9 +128,10 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
         raise UserError(Field("layer"), f"is {o.layer}, but nothing is to be drawn", "add --attention FILE.png")
     if o.attention and not o.attention.lower().endswith(".png"):
         raise UserError(f"--attention {o.attention}", "the figure is a PNG", "give a name that ends in .png")
-    for name, given in (("class", o.class_), ("explain_to", "explain_to" in stated)):
-        if given and not o.explain:
-            raise UserError(Field(name), "is for an explanation, and none is asked for", "add --explain ig")
+    asked: dict[str, type[Capability]] = {}
+    for name, each in CAPABLE.items():
+        with blaming(name):
+            asked |= {name: each} if each.asked(o, stated) else {}
     if o.blocks and not o.features:
         raise UserError(Field("blocks"), f"is {o.blocks[:40]}, but nothing is to be written", "add --features FILE.npz")
     if "norm" in stated and not o.blocks:
@@ -146,8 +154,9 @@ def check_flags(o: Options, stated: Sequence[str]) -> None:
         "features": o.features,
     }
     reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
-    for file in [f"{o.explain_to}{suffix}" for suffix in FILES] if o.explain else [""]:
-        check_outputs({**outputs, "explain_to": file}, o.force, reads)
+    for more in [each for capability in asked.values() for each in capability.outputs(o)] or [{}]:
+        check_outputs({**outputs, **more}, o.force, reads)
+    return asked
 
 
 def layers(text: str, depth: int) -> list[int]:

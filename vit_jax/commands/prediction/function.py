@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ...config.ranges import check_ranges
 from ...data.inputs import Stored
+from ...data.items import source_named
 from ...errors import Field, UserError
 from ...files.shown import predictions
 from ...text.classes import Spoken
 from ..share import check_draws, read_share
 from .answering import Answering
-from .flags import BATCH, PredictFlags
+from .flags import BATCH, Options
 from .inputs import batch_starts, count_asked, image_column, kind_of, open_network, takes
 from .printing import note
 from .sources import sources_of
@@ -96,7 +97,7 @@ def predict(
     inputs = _given(inputs)
     one, spoken = isinstance(inputs, (str, os.PathLike)), Spoken(source_language, target_language, prefix, task)
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the network"
-    check_ranges(PredictFlags(run=name, inputs=(), top=top, batch=batch))
+    check_ranges(Options(run=name, inputs=(), top=top, batch=batch))
     several = [inputs] if one else inputs
     if isinstance(path, (str, os.PathLike)):  # inputs are checked before jax starts
         found = _found(takes(name), several, image_column(name)) if _are_named(inputs) else None
@@ -116,7 +117,7 @@ def predict(
         found, before = found[rows.start : rows.stop], count_asked(found[: rows.start])
     answering = Answering(network, top, batch, skip_unreadable, note, before)
     answers = [(_as_given(answer.input), answer.value) for answer in answering.answers(found) if answer.plain]
-    single = one and not share and len(answers) == 1 and not _holds_several(inputs)
+    single = one and not share and len(answers) == 1 and not _holds_several(inputs, found[0])
     return _shown(answers[0][1] if single else answers, answers, network)
 
 
@@ -162,10 +163,10 @@ def _found(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
     return [each for source in sources_of(kind, inputs, file_column, note) for each in source.read(0, len(source))]
 
 
-def _holds_several(given: str | os.PathLike[str]) -> bool:
-    """Whether an input is a folder, a table or shards, whose answers are a list, and be it of one image."""
-    several = ("csv:", "wds:", "parquet:")
-    return os.path.isdir(given) or (os.fspath(given).startswith(several) and not os.path.lexists(given))
+def _holds_several(given: str | os.PathLike[str], first: Any) -> bool:
+    """Whether an input is a folder, a table or a source by name, whose answers are a list, and be it of one image."""
+    several = os.fspath(given).startswith("csv:") or (isinstance(first, Stored) and source_named(os.fspath(given)))
+    return os.path.isdir(given) or (bool(several) and not os.path.lexists(given))
 
 
 def _as_given(given: Any) -> Any:

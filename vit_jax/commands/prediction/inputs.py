@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from ... import runs
 from ...config.network import NetworkConfig
-from ...errors import UserError
+from ...errors import UserError, about
 from ...files.lines import Line
 from ...files.remote_inputs import arriving_lines
 from ...machine import backend
+from ...plugins import READERS
 from ...text.classes import UNSTATED, Spoken
 from ..share import Share
 from .sources import Note, Source, sources_of
@@ -123,12 +124,9 @@ def _one(kind: str, line: Line) -> Any:
         if not path.exists():
             raise UserError(line.where, f"there is no image {line}", _ONE_A_LINE[kind])
         return path
-    if kind == "vectors":
-        from ...data.captions.vectors import vectors_in
-        from ...errors import about
-
+    if kind in READERS:
         with about(line.where):
-            several = len(vectors_in([line]))
+            several = len(READERS[kind].load()([line]))
         if several != 1:
             raise UserError(line.where, f"{line} has {several} rows", _ONE_A_LINE[kind])
     return line

@@ -20,20 +20,19 @@ from ...data.images.tables.open import table_files
 from ...data.images.tables.places import find_table
 from ...data.images.tree import Folder, Unused
 from ...data.inputs import Stored
-from ...data.shards.open import names_shards, open_samples
-from ...data.shards.samples import Samples
+from ...data.items import Asked, Items, open_image_items, source_named
 from ...errors import UserError
 from ...files.digests import bytes_digest
 from ...files.lines import Line, read_lines
+from ...files.places import Store, is_remote, store_of
 from ...files.reading import open_regular
-from ...files.stores.base import Store
-from ...files.stores.open import is_remote, open_store
+from ...plugins import READERS
 
 Note = Callable[[str], None]  # is told a remark
 FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
 PLACES = ("./", "../", "~/", "/")  # what begins so, likewise
 LISTS = (".txt", ".list")  # end the names of files that list images
-AHEAD = 64  # samples of a shard that are read together
+AHEAD = 64  # items that are read together
 
 
 class Source(Protocol):
@@ -53,10 +52,8 @@ def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list
     """The sources that arguments name."""
     if kind == "ids":
         return [Listed(sentences(given))]
-    if kind == "vectors":
-        from ...data.captions.vectors import vectors_in
-
-        return [Listed(vectors_in([*given]))]
+    if kind in READERS:
+        return [Listed(READERS[kind].load()([*given]))]
     if kind not in ("pixels", ""):  # empty: unknown, of weights that `open_network` refuses
         raise ValueError(f"inputs of kind {kind}")
     found: list[Source] = []
@@ -69,18 +66,18 @@ def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list
 
 
 def _is_local(given: Any) -> bool:
-    """Whether images are in files here, and not in shards or at a URL."""
-    return os.path.lexists(given) or not (names_shards(os.fspath(given)) or is_remote(os.fspath(given)))
+    """Whether images are in files here, and not items of a source or at a URL."""
+    return os.path.lexists(given) or not (source_named(os.fspath(given)) or is_remote(os.fspath(given)))
 
 
 def _elsewhere(text: str) -> Source:
-    """The images of shards, or below a URL. Raises UserError where there are none."""
-    if names_shards(text):
-        return ShardImages(open_samples(text, text, ""))
+    """The images of a source by name, or below a URL. Raises UserError where there are none."""
+    if source_named(text):
+        return ItemInputs(open_image_items(text, Asked(text)))
     folder, _, name = text.rpartition("/")
     if posixpath.splitext(name)[1].lower() in EXTENSIONS:
-        return StoredImages(open_store(folder), [name])
-    store = open_store(text)
+        return StoredImages(store_of(folder), [name])
+    store = store_of(text)
     names = [each for each in store.list() if posixpath.splitext(each)[1].lower() in EXTENSIONS]
     if not names:
         raise UserError(text, "there are no images", f"known suffixes are {', '.join(sorted(EXTENSIONS))}")
@@ -132,31 +129,34 @@ class Paths(Sequence[Path]):
             yield f"{path} {path.stat().st_size if path.exists() else -1}"
 
 
-class ShardImages:
-    """The images of shards. Neighbours are read together, and kept until others are."""
+class ItemInputs:
+    """The images of items. Neighbours are read together, and kept until others are."""
 
-    def __init__(self, samples: Samples):
-        self._samples = samples
+    def __init__(self, items: Items):
+        self._items = items
         self._lock = threading.Lock()
         self._first, self._kept = 0, list[bytes]()
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self._items)
 
     def read(self, start: int, stop: int) -> list[Any]:
-        return [Stored(self._samples.name(i), functools.partial(self._content, i)) for i in range(start, stop)]
+        return [Stored(self._items.name(i), functools.partial(self._content, i)) for i in range(start, stop)]
 
     def _content(self, i: int) -> bytes:
         with self._lock:
             if not 0 <= i - self._first < len(self._kept):
-                shard, _ = self._samples.place(i)
-                last = int(self._samples.first[shard + 1])
-                self._kept = self._samples.read(i, min(i + AHEAD, last))
+                run = self._items.runs_of(np.arange(i, min(i + AHEAD, len(self))))[0]
+                self._kept = self._items.read(i, i + len(run))
                 self._first = i
             return self._kept[i - self._first]
 
     def marks(self) -> Iterator[str]:
-        yield f"{len(self)} {self._samples.identity()}"
+        if identity := self._items.identity():
+            yield f"{len(self)} {identity}"
+            return
+        for i, size in enumerate(self._items.sizes.tolist()):
+            yield f"{self._items.name(i)} {size}"
 
 
 class StoredImages:

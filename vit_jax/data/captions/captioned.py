@@ -15,18 +15,17 @@ import numpy as np
 from ...errors import UserError
 from ...files import strict_json
 from ...files.lines import quote, read_lines
+from ...files.places import copied
 from ...files.reading import open_regular
 from ..base import Given, not_given
-from ..fetch.copies import copy_images
 from ..images.high_bit_depth import Range
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
-from ..images.sources.items import Items, halves
-from ..images.sources.sharded import examples_of
+from ..images.sources.item_images import examples_of
+from ..images.sources.sequences import Sequenced, halves
 from ..images.tree import Folder, Unused
-from ..shards.open import names_shards, open_samples
-from ..shards.samples import split_samples
+from ..items import Asked, open_image_items, source_named
 from .config import GIVEN, TABLE
 
 FOLDER, COCO = "captions:", "coco:"
@@ -51,35 +50,31 @@ def find_captions(
         return _read_given(given, stated)
     if source == GIVEN:
         raise not_given(GIVEN, "(images, captions)")
-    if names_shards(source):
-        return _in_shards(source, place, verify)
+    if source_named(source):
+        return _of_items(source, place, verify)
     captioned = read_captioned(source)
     paths = list(captioned)
     return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
 
 
-def _in_shards(source: str, place: str, verify: bool) -> Found:
-    """Images with captions in shards: each line of a sample's text is one."""
+def _of_items(source: str, place: str, verify: bool) -> Found:
+    """Images with captions that are items: each line of an item's text is one."""
     field = f"data.source {source}"
-    samples = open_samples(field, source, place, verify)
-    if samples.indexes[0].starts[0] < 0:
-        raise UserError(field, f"{samples.name(0)} has no image", "give samples with an image, such as a .jpg")
-    found = [name for name in samples.fields if _TEXTS.fullmatch(name)]
+    items = open_image_items(source, Asked(field, place, verify))
+    found = [name for name in items.fields if _TEXTS.fullmatch(name)]
     if len(found) != 1:
-        has = ", ".join(samples.fields) or "no texts"
+        has = ", ".join(items.fields) or "no texts"
         raise UserError(
             field, f"which field has the captions? Its samples have {has}", "give one text a sample, as .txt"
         )
     out: Found = {}
-    for split, part in split_samples(samples).items():
-        lines = [[line.strip() for line in text.split("\n")] for text in part.samples.texts(found[0])]
+    for split, part in items.splits().items():
+        lines = [[line.strip() for line in text.split("\n")] for text in part.items.texts(found[0])]
         captions = [[line for line in each if line] for each in lines]
         empty = next((i for i, each in enumerate(captions) if not each), -1)
         if empty >= 0:
-            raise UserError(
-                part.samples.name(empty), f"its {found[0]} is empty", "write a text, or leave the sample out"
-            )
-        out[split] = examples_of(part.samples, np.zeros(len(captions), np.int32)), captions
+            raise UserError(part.items.name(empty), f"its {found[0]} is empty", "write a text, or leave the sample out")
+        out[split] = examples_of(part.items, np.zeros(len(captions), np.int32)), captions
     return out
 
 
@@ -87,7 +82,7 @@ def without_captions(source: str, there: Found) -> tuple[str, ...]:
     """A remark on images in the folder of a source that have no captions; none if all have some."""
     if not source.startswith((FOLDER, COCO)):
         return ()
-    path = copy_images(source.removeprefix(FOLDER)) if source.startswith(FOLDER) else source.rpartition(":")[2]
+    path = copied(source.removeprefix(FOLDER)) if source.startswith(FOLDER) else source.rpartition(":")[2]
     folder = Folder(os.path.expanduser(path))
     used = {os.path.normpath(images.name(i)) for images, said in there.values() for i in range(len(said))}
     left = [path for path in folder.image_paths(Unused()) if os.path.normpath(path) not in used]
@@ -110,7 +105,7 @@ def _read_given(given: Given, stated: Range) -> Found:
             raise UserError("data", f"captions of {name} are no texts", "give each image a text, or a list of texts")
         labels = np.zeros(len(several), np.int32)
         if not isinstance(pixels, np.ndarray):
-            out[name] = Items(pixels, labels, name), several
+            out[name] = Sequenced(pixels, labels, name), several
             continue
         if len(several) != len(pixels):
             raise UserError(
@@ -124,7 +119,7 @@ def _read_given(given: Given, stated: Range) -> Found:
 def read_captioned(source: str) -> Captioned:
     """The images and captions of a source -> {path of an image: its captions}."""
     if source.startswith(FOLDER):
-        folder = copy_images(source.removeprefix(FOLDER))
+        folder = copied(source.removeprefix(FOLDER))
         file, pairs, entry = os.path.join(folder, TABLE), _table, "line"
     else:
         file, _, folder = source.removeprefix(COCO).rpartition(":")

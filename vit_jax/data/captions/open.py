@@ -28,8 +28,8 @@ from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
 from ..images.sources.layout import WHOLE
 from ..images.statistics import statistics
+from ..items import source_named
 from ..order import SHUFFLE, Order, permutation
-from ..shards.open import names_shards
 from ..unreadable import left_out, refuse_unreadable, stood_in
 from . import shapes
 from .caption_set import CaptionSet, hold_out_images, identity_of
@@ -128,7 +128,7 @@ def _find(data: CaptionData, given: Given | None) -> Found:
     if (
         given is None
         and data.source != GIVEN
-        and not (data.source.startswith((FOLDER, COCO)) or names_shards(data.source))
+        and not (data.source.startswith((FOLDER, COCO)) or source_named(data.source))
     ):
         raise UserError(
             Field("data.source"),

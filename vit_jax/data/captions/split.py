@@ -11,7 +11,7 @@ import numpy as np
 from ..base import Rows
 from ..images.blocks import read_ahead, read_in_order
 from ..images.pixels import Images
-from ..shards.ahead import Ahead
+from ..items import Reading
 
 
 class Captions:
@@ -71,11 +71,11 @@ class Captions:
                     self.references[i] = captions
         return images
 
-    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
+    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Reading | None:
         """As `blocks.read_ahead`."""
         return read_ahead(self.images, self.rows, order, start, stop, rows)
 
-    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Ahead | None:
+    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Reading | None:
         """As `blocks.read_in_order`."""
         return read_in_order(self.images, self.rows, parts, rows)
 

@@ -1,1 +1,1 @@
-"""Sets that are known by name: downloaded, checked and prepared."""
+"""Where prepared sets lie, and copies of what lies in a store."""

@@ -15,13 +15,12 @@ import numpy as np
 
 from ...errors import Field, UserError
 from ..base import Rows
+from ..items import Batch, Reading, Run
 from ..order import BLOCKS, WINDOWS, permutation
-from ..shards.ahead import Ahead, Batch, Run
-from ..shards.samples import KEPT
 from .config import FittedImages
 from .pixels import Images
 from .sources.base import Examples
-from .sources.sharded import Sharded
+from .sources.item_images import ItemImages
 
 MIXED = 4096  # images that are shuffled together, if nothing else is stated: shards may be sorted by class
 MANY = 20_000_000  # images beyond which shards are read in blocks, if nothing else is stated
@@ -82,18 +81,18 @@ class BlockOrder:
 
 def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -> np.ndarray | None:
     """The block of each image of train, int64 [n], where training reads in blocks; else None."""
-    if not isinstance(train, Sharded):
+    items = train.items if isinstance(train, ItemImages) else None
+    if items is None or not items.together:
         if data.order:
             what = f"is {data.order}, and data.source {data.source} has no shards"
             raise UserError(Field("data.order"), what, "leave it out, or give wds:PATTERN or parquet:PATTERN")
         return None
-    many = len(train.labels) > MANY or train.samples.groups > KEPT
-    if data.order == "global" or not (data.order or many):
+    if data.order == "global" or not (data.order or len(items) > MANY or items.prefers_blocks):
         return None
     for name, value in without.items():
         what = f"is {value}, and data.order is blocks"
         raise UserError(Field(name), what, "leave it out, or give `data.order global`")
-    return train.samples.blocks(data.block)
+    return items.blocks(data.block)
 
 
 def blocks_of(data: FittedImages, blocks: np.ndarray) -> Blocks:
@@ -102,11 +101,11 @@ def blocks_of(data: FittedImages, blocks: np.ndarray) -> Blocks:
     return Blocks(starts, data.window or max(4, math.ceil(MIXED * (len(starts) - 1) / max(len(blocks), 1))))
 
 
-def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
+def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int, rows: Rows) -> Reading | None:
     """What reads the images of training batches before they are needed; None where these do not come in blocks. Shapes:
     of int [n].
     """
-    if not isinstance(order, BlockOrder) or not isinstance(images.examples, Sharded) or images.in_memory:
+    if not isinstance(order, BlockOrder) or not isinstance(images.examples, ItemImages) or images.in_memory:
         return None
 
     def batch(step: int) -> Batch:
@@ -118,9 +117,9 @@ def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int
     return images.examples.read_ahead(batch, start, stop, images.room)
 
 
-def read_in_order(images: Images, of: np.ndarray, parts: Sequence[np.ndarray], rows: Rows) -> Ahead | None:
+def read_in_order(images: Images, of: np.ndarray, parts: Sequence[np.ndarray], rows: Rows) -> Reading | None:
     """The same of examples that come in their own order: of int [n]."""
-    if not isinstance(images.examples, Sharded) or images.in_memory:
+    if not isinstance(images.examples, ItemImages) or images.in_memory:
         return None
     own = [of[part if rows is None else part[rows(len(part))]] for part in parts]
     return images.examples.read_together(own, images.room)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.digests import array_digest
-from ...files.stores.base import StoreError
+from ...files.places import StoreError
 from ...machine import backend
 from ..listing import Listing
 from ..progress import progress
@@ -23,7 +23,7 @@ from .preprocess import Preprocess, decode_image
 from .sources.arrays import Arrays
 from .sources.base import Examples, Stamps
 from .sources.index import Index, find, save
-from .sources.sharded import Sharded
+from .sources.item_images import ItemImages
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -156,7 +156,7 @@ class Images:
                 seen.digests[row] = _bytes(identity.digest(raw))
 
         parts = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
-        reading = self.examples.read_together(parts, self.room) if isinstance(self.examples, Sharded) else None
+        reading = self.examples.read_together(parts, self.room) if isinstance(self.examples, ItemImages) else None
 
         def look_at_some(i: int) -> None:
             if reading:

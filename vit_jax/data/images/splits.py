@@ -10,9 +10,9 @@ import numpy as np
 
 from ...config.outputs import Outputs
 from ..base import Rows, same_content
+from ..items import Reading
 from ..listing import Listing
 from ..order import Order, SampledOrder, Sampling, count_taken
-from ..shards.ahead import Ahead
 from .blocks import BlockOrder, Blocks, read_ahead, read_in_order
 from .high_bit_depth import remark_on
 from .labels import labels_of
@@ -64,11 +64,11 @@ class Split:
             self.labels[indices] = self.source_labels[self.images.rows_of_labels(rows)]
         return images
 
-    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Ahead | None:
+    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Reading | None:
         """As `blocks.read_ahead`."""
         return read_ahead(self.images, self.rows, order, start, stop, rows)
 
-    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Ahead | None:
+    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Reading | None:
         """As `blocks.read_in_order`."""
         return read_in_order(self.images, self.rows, parts, rows)
 

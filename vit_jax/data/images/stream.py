@@ -22,8 +22,8 @@ from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
 from .sources.given import open_given
-from .sources.items import NAMES, as_image, class_names_of, is_sequence
 from .sources.label_arrays import typed_labels
+from .sources.sequences import NAMES, as_image, class_names_of, is_sequence
 from .splits import Dataset, Split
 from .statistics import statistics
 

@@ -15,20 +15,19 @@ from ...config.vocabulary import APART, TRAINED, WORDS
 from ...errors import Field, UserError
 from ...files.digests import text_digest
 from ...machine.libraries import require
+from ...plugins import CORRUPTIONS
 from ...text.record import digest, make_tokenizers
 from ...text.task_params import prefix_of
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
 from ..base import Given, not_given
+from ..items import source_named
 from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
-from ..shards.open import names_shards
 from . import cached, numbers
 from .config import GIVEN, TEXTS, SentenceData
-from .corrupt import Corruption, corruption_of
-from .denoised import Denoised
 from .encode import Encoder, TextEncoder, cut_remark
 from .flat import Flat, gather_sentences
-from .pairs import FORMS, Chosen, InFiles, InTexts, Pairs, are_in_files, find_sharded_pairs, read_pairs
+from .pairs import FORMS, Chosen, InFiles, InTexts, Pairs, are_in_files, find_pairs_of_items, read_pairs
 from .sentences import Sentences, Texts
 
 SPLITTING = 2  # raised with each change of how words are split, after which corpora in the cache are others
@@ -198,8 +197,8 @@ def _find(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
         raise not_given(GIVEN, "[(source, target), ...]")
     if data.source == "numbers":
         return numbers.pairs()
-    if names_shards(data.source):
-        return find_sharded_pairs(data.source)
+    if source_named(data.source):
+        return find_pairs_of_items(data.source)
     if data.source.startswith(TEXTS):
         return {"train": InTexts(data.source)}
     if not are_in_files(data.source):
@@ -271,9 +270,9 @@ def _check_sizes(data: SentenceData, wanted: Mapping[str, int], source: Tokenize
             )
 
 
-def _corruption(data: SentenceData, source: Tokenizer, seed: int) -> tuple[Corruption, int]:
+def _corruption(data: SentenceData, source: Tokenizer, seed: int) -> tuple[Any, int]:
     """(the corruption of a run, the most tokens of a text). Raises UserError."""
-    found = corruption_of(data, source, seed)
+    found = CORRUPTIONS[data.corrupt].load()(data, source, seed)
     return found, found.longest(data.lengths[-1], len(source.after))
 
 
@@ -307,7 +306,8 @@ def _make_split(data: SentenceData, pairs: Pairs, name: str, corpus: cached.Corp
     pads = source.ids.pad, target.ids.pad
     if data.corrupt != "none":
         corruption, _ = _corruption(data, source, seed)
-        return Denoised(corpus.source, corruption, source.after, data.lengths, data.tokens, name, pads)
+        denoised: Sentences = corruption.split(corpus.source, source.after, data.lengths, data.tokens, name, pads)
+        return denoised
 
     def texts() -> list[str]:
         return [text.strip() for _, text in pairs]

@@ -20,8 +20,7 @@ from ...errors import Field, UserError, about
 from ...files.digests import bytes_digest
 from ...files.lines import quote, read_lines, too_long
 from ...files.reading import LINE, open_regular
-from ..shards.open import open_samples
-from ..shards.samples import Samples, split_samples
+from ..items import Asked, Items, open_items
 from .config import TEXTS
 
 Pairs = Collection[tuple[str, str]]  # (source sentence, target sentence); each iteration begins anew
@@ -148,53 +147,53 @@ class Chosen(Collection[tuple[str, str]]):
         return any(pair == each for each in self)
 
 
-class InShards(Collection[tuple[str, str]]):
-    """The pairs in two fields of the samples of shards."""
+class InItems(Collection[tuple[str, str]]):
+    """The pairs in two fields of items."""
 
-    def __init__(self, samples: Samples, fields: Sequence[str]):
-        self._samples, self._fields = samples, fields
+    def __init__(self, items: Items, fields: Sequence[str]):
+        self._items, self._fields = items, fields
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        left, right = map(self._samples.texts, self._fields)
+        left, right = map(self._items.texts, self._fields)
         return zip(left, right, strict=True)
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self._items)
 
     def __contains__(self, pair: object) -> bool:
         return any(pair == each for each in self)
 
     def name(self, side: int, i: int) -> str:
         """Where the source (0) or the target (1) of pair i stands."""
-        return f"{self._samples.name(i)} {self._fields[side]}"
+        return f"{self._items.name(i)} {self._fields[side]}"
 
 
-def find_sharded_pairs(source: str) -> dict[str, InShards]:
-    """The pairs of texts in shards -> {split: pairs}; where shards are not called by splits, all are train."""
+def find_pairs_of_items(source: str) -> dict[str, InItems]:
+    """The pairs of texts that are items -> {split: pairs}; of items without splits all are train."""
     field = f"data.source {source}"
-    parts = re.fullmatch(r"(\w+:)([^-:,/]+)-([^:,/]+):(.+)", source)
+    parts = re.fullmatch(r"([^:]+:)([^-:,/]+)-([^:,/]+):(.+)", source)
     if not parts:
         raise UserError(field, "does not say which fields are source and target", f"give {FORMS}")
-    samples = open_samples(field, parts[1] + parts[4], "")
+    items = open_items(parts[1] + parts[4], Asked(field))
     fields = []
     for side in parts[2], parts[3]:
-        found = [name for name in samples.fields if name in (side, f"{side}.txt")]
+        found = [name for name in items.fields if name in (side, f"{side}.txt")]
         if not found:
-            has = ", ".join(samples.fields) or "no texts"
+            has = ", ".join(items.fields) or "no texts"
             raise UserError(field, f"its samples have no text {side} ({has})", "name two of their fields, FROM-TO")
         fields.append(found[0])
     for name in fields:
-        empty = next((i for i, text in enumerate(samples.texts(name)) if not text.strip()), -1)
+        empty = next((i for i, text in enumerate(items.texts(name)) if not text.strip()), -1)
         if empty >= 0:
-            raise UserError(samples.name(empty), f"its {name} is empty", "write it, or leave the sample out")
-    return {split: InShards(part.samples, fields) for split, part in split_samples(samples).items()}
+            raise UserError(items.name(empty), f"its {name} is empty", "write it, or leave the sample out")
+    return {split: InItems(part.items, fields) for split, part in items.splits().items()}
 
 
 def place(pairs: Pairs, side: int, i: int) -> str:
     """Where a sentence of pair i stands, the source (0) or the target (1): its file and line, or its number."""
     if isinstance(pairs, Chosen):
         return place(pairs.pairs, side, int(np.flatnonzero(pairs.mask)[i]))
-    if isinstance(pairs, InShards | InTexts):
+    if isinstance(pairs, InItems | InTexts):
         return pairs.name(side, i)
     if not isinstance(pairs, InFiles):
         return f"pair {i}"

@@ -19,10 +19,8 @@ from ...data.captions.open import CaptionedImages, open_captions, open_other_cap
 from ...data.captions.split import Captions
 from ...data.eval_data import Other
 from ...data.images.preprocess import Preprocess
-from ...explain.methods import STEPS
 from ...figures.attention import draw_words
-from ...figures.explanation import KEY, overlaid
-from ...figures.report_data import Section, keep_attention, keep_sections
+from ...figures.report_data import keep_attention
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
@@ -33,7 +31,7 @@ from ..generated import answer
 from ..predictor import Answer, Predictor
 from ..worst import draw_worst, summarise_worst, worst
 from .text import Captioning
-from .use import Describer, attention, explained
+from .use import Describer, attention
 
 SAMPLES = 4
 
@@ -130,10 +128,4 @@ class Caption(Captioning):
             if len(examples) == 1:
                 draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
         keep_attention(plots, caption, examples)
-        first = images[:1]
-        said, counted = explained(self, network, self.inputs({"image": first}, network.dtype)[0], "ig", STEPS)
-        name = split.name(0)
-        pictures = [(name, word, overlaid(visible(first)[0], each)) for word, each in zip(said, counted, strict=True)]
-        about = f"{caption}: {truth[0]}; integrated gradients of each word; {KEY}"
-        keep_sections(plots, [Section("What counted for each word", about, images=pictures)], "explanations")
         return f"{samples.name}/{saved[0]}" if saved else ""

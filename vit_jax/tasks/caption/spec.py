@@ -1,4 +1,4 @@
-"""The specs of caption, of images, and of caption-features, of vectors that another network made of them."""
+"""The spec of caption, and what it has in common with that of captions of vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ...config.network import NetworkConfig
 from ...config.run import NO_DATA, OptimConfig, RunConfig
 from ...config.vocabulary import WORDS
 from ...data.captions.config import SHAPES, CaptionData, other_caption_words
-from ...data.captions.features_config import FeatureData
 from ...data.texts.config import is_side, numbered_words, size_of_side
 from ...errors import Field, UserError
 from ...models.captioner_config import CaptionerConfig
@@ -77,7 +76,7 @@ class CaptioningSpec(TaskSpec, abstract=True):
         return RunConfig(task, model, data, cls.augment(), optim=OptimConfig(name="sgd"))
 
 
-def _captions(
+def stand_in_captions(
     run: RunConfig, size: int, inputs: dict[str, Shape], longest: int, length: int, metadata: dict[str, Any]
 ) -> StandIn:
     """What stands for captions."""
@@ -113,7 +112,7 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
         images: dict[str, Shape] = {"image": ((run.batch, *(c.pixels() or ())), "uint8")}
         channels = [0.5] * c.vit.channels
         metadata = {"preprocess": {"mean": channels, "std": channels}}
-        found = _captions(run, size, images, data.length, length, metadata)
+        found = stand_in_captions(run, size, images, data.length, length, metadata)
         if not drawn:
             return found
         touched = ((run.batch, found.length - 1, math.prod(c.vit.grid)), "bool")
@@ -141,36 +140,4 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
                 Field("augment.flip"), "is True, but captions of data.source shapes say what is left", "set it to False"
             )
         check_tokenizer(data)
-        check_decoder(model.text, "model.text", data.length, "data.length")
-
-
-class CaptionFeaturesSpec(CaptioningSpec):
-    """Vectors that another network made of pictures to captions."""
-
-    data = FeatureData
-    computes = "vit_jax.tasks.caption.from_features:CaptionFeatures"
-
-    @classmethod
-    def trains(cls, model: NetworkConfig) -> bool:
-        """Captioners that see vectors."""
-        return isinstance(model, CaptionerConfig) and model.encoder is None
-
-    @classmethod
-    def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
-        """Vectors with captions of one length."""
-        c, data = run.model, run.data
-        assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
-        vectors: dict[str, Shape] = {"vectors": ((run.batch, 1, c.memory_width), "float32")}
-        return _captions(run, 0, vectors, data.length, length, {})
-
-    @classmethod
-    def check(cls, run: RunConfig) -> None:
-        """Raise UserError naming the first invalid field of a run on vectors with captions."""
-        model, data = run.model, run.data
-        assert isinstance(model, CaptionerConfig) and isinstance(data, FeatureData)
-        check_network(model, max(1, model.text.target_vocabulary, model.text.outputs))
-        if model.memory != "vectors":
-            raise UserError(
-                Field("model.memory"), f"is {model.memory}, but the data has vectors of pictures", "set it to vectors"
-            )
         check_decoder(model.text, "model.text", data.length, "data.length")

@@ -1,8 +1,7 @@
-"""What trained captioners are used by: captions, inner values and attention of images, or of vectors made of them."""
+"""What trained captioners are used by: captions, inner values and attention of images."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...data.captions.vectors import Vector, checked_vectors, vectors_in
-from ...explain.methods import STEPS, Method
-from ...explain.tokens import explain_caption
 from ...figures.attention import draw_words
 from ...figures.figure import drawn
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ..classify.draw import visible
-from ..explained import CaptionExplanation, names_of
-from ..generated import Writer, given_and_said, tokens_and_end, value
+from ..generated import Writer, tokens_and_end, value
 from ..images import ImagePredictor
-from ..predictor import check_positive
 from .text import CROSS, Captioning, captured_inputs, search_inputs
 
 
 class CaptionWriter(Writer):
-    """What both have in common."""
+    """What captioners of images and of vectors have in common."""
 
     model: Captioner
     task: Captioning
@@ -88,21 +82,12 @@ class Describer(CaptionWriter, ImagePredictor):
         return attention(self.task, self.model, self.inputs([image]))
 
     @with_fixed_settings
-    def explain(
-        self, images: Any, method: Method = "ig", class_name: str = "", steps: int = STEPS, batch: int = 1
-    ) -> CaptionExplanation:
+    def explain(self, images: Any, method: str = "ig", class_name: str = "", steps: int = 16, batch: int = 1) -> Any:
         """Which part of each image counted for each token of its caption, as of `Translator.explain`.
 
         Returns CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
         """
-        self.check_explained(method, class_name)
-        check_positive(steps=steps)
-        several, _ = self.as_list(images)
-        pixels = self.pixels(several)
-        inputs = self.normalised(pixels)
-        each = (explained(self.task, self.model, image, method, steps) for image in inputs)
-        tokens, maps = zip(*each, strict=True)
-        return CaptionExplanation(method, names_of(several), tokens, maps, pixels)
+        return self.capability("explain").explain(images, method, class_name, steps)
 
     @property
     def layers(self) -> int:
@@ -119,68 +104,12 @@ class Describer(CaptionWriter, ImagePredictor):
         return drawn(draw_words, pixels, maps, words, path, layers=layers, caption=caption)
 
 
-class FeatureDescriber(CaptionWriter):
-    """A trained captioner of vectors with its words. `model(vectors, target)` calls the network on [B, S, C] and ids.
-
-    The methods take vectors [n, C], or paths of their files, and give n answers; for one vector [C], one answer.
-    Raises UserError where a vector cannot be used.
-    """
-
-    no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
-    no_features = ("the inputs of this network are features already", "leave the flag out")
-    no_explanation = ("the inputs of this network are vectors, which have no patches or words", "leave it out")
-
-    def __repr__(self) -> str:
-        return f"FeatureDescriber({describe_network(self.run.model)}; {self.words})"
-
-    def inputs(self, vectors: Any) -> Array:
-        """Vectors [n, C], [C], or files of them as the network takes them: [n, 1, C], or [1, C] of one."""
-        if isinstance(vectors, (str, os.PathLike)):
-            vectors = [vectors]
-        if isinstance(vectors, (list, tuple)) and vectors and all(isinstance(x, (str, os.PathLike)) for x in vectors):
-            vectors = np.stack([each.values for each in self.read(vectors)])
-        width = self.model.config.memory_width
-        return jnp.asarray(checked_vectors(vectors, width, "vectors"), self.model.dtype)[..., None, :]
-
-    def as_list(self, vectors: Any) -> tuple[Any, bool]:
-        """(the network's inputs [n, 1, C], whether only one was given)."""
-        given = self.inputs(vectors)
-        return (given[None], True) if given.ndim == 2 else (given, False)
-
-    def read(self, inputs: Sequence[Any]) -> list[Vector]:
-        """The vectors in files, all of which are read and checked."""
-        width = self.model.config.memory_width
-        return [Vector(name, checked_vectors(values, width, name)) for name, values in vectors_in(inputs)]
-
-    def write(self, several: Any, first: int = 0) -> list[Any]:
-        """The caption of each input of the network [n, 1, C]."""
-        return self.search(several, first)
-
-    def capture(self, vectors: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Inner values of the network on vectors: vectors [C] -> {name: array [n, ...]}, or [...] of one vector."""
-        several, one = self.as_list(vectors)
-        return self.captured(several, names, one)
-
-
 @with_fixed_settings
 def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
     """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""
     found, values = captured_inputs(network, images[:1], task.search, (CROSS,))
     tokens = tokens_and_end(task.target, np.asarray(found[0]))
     return tokens, _on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
-
-
-def explained(
-    task: Captioning, network: Captioner, image: Array, method: Method, steps: int
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """Which patches of an image counted for each token of its caption: image [h, w, C] -> (the T tokens, float64 [T,
-    gh, gw]).
-    """
-    search = task.search
-    row = np.asarray(captured_inputs(network, image[None], search, ())[0][0])
-    given, said, count = given_and_said(search.ids, row, search.length)
-    maps = explain_caption(network, image, given, said, method, steps)[:count]
-    return tuple(tokens_and_end(task.target, row)), maps
 
 
 def _on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:

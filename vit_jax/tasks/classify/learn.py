@@ -25,7 +25,6 @@ from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split
 from ...data.images.stream import Length, open_stream, stream_in
 from ...errors import UserError
-from ...figures.report_data import keep_sections
 from ...files.output import digits
 from ...files.terminal import printable
 from ...models.layers import fold
@@ -35,7 +34,6 @@ from ..base import Batch, Evaluation, Task
 from ..predictor import Answer, Predictor
 from ..table import task_spec
 from .draw import draw_inside, of_several_classes, save_samples
-from .explain import worst_section
 from .kinds.base import Kind
 from .kinds.classes import ClassKind
 from .kinds.table import KINDS, kind_of
@@ -238,11 +236,6 @@ class Classify(Task):
     ) -> tuple[str, ...]:
         """The figures of its kind."""
         return self.kind.draw_result(split, result, folder, caption)
-
-    def explain_worst(self, network: ViT, split: Split, result: Evaluation, folder: Path, caption: str) -> None:
-        """What counted in the worst errors for what was said, and for what is true, by integrated gradients."""
-        prepare = lambda images: self.images({"image": images}, network.dtype)  # noqa: E731
-        keep_sections(folder, worst_section(network, self.kind, prepare, split, result, caption), "explanations")
 
     def pictures(self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str) -> str:
         """Write sample images with several labels, and figures of patches, position embeddings and attention."""

@@ -12,20 +12,15 @@ from flax import nnx
 
 from ...config.outputs import KINDS, Outputs
 from ...errors import UserError
-from ...explain.images import check_method
-from ...explain.methods import BATCH as EXPLAINED
-from ...explain.methods import STEPS, Method
 from ...figures.figure import drawn
 from ...files.output import shorten, write_npz
 from ...files.shown import predictions
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.vit import ViT
-from ..explained import ImageExplanation, names_of
 from ..images import ImagePredictor
 from ..predictor import BATCH, Predictor, batches, check_positive
 from .draw import draw_attention
-from .explain import explain, number_of
 from .features import block_numbers, compiled_features
 from .kinds.base import Kind
 
@@ -196,12 +191,12 @@ class Classifier(ImagePredictor):
     def explain(
         self,
         images: Any,
-        method: Method = "ig",
+        method: str = "ig",
         class_name: str = "",
-        steps: int = STEPS,
-        batch: int = EXPLAINED,
+        steps: int = 16,
+        batch: int = 16,
         measured: bool = True,
-    ) -> ImageExplanation:
+    ) -> Any:
         """What counted in each image for what the network says of it, patch by patch.
 
         Args:
@@ -216,22 +211,7 @@ class Classifier(ImagePredictor):
         Returns:
             ImageExplanation: `maps` [n, gh, gw], `score`, `draw(path)`, `write(name)`.
         """
-        self.check_explained(method, class_name)
-        check_positive(steps=steps, batch=batch)
-        several, _ = self.as_list(images)
-        pixels = self.pixels(several)
-        inputs, names = self.normalised(pixels), names_of(several)
-        how: dict[str, Any] = {"steps": steps, "batch": batch, "measured": measured}
-        return explain(self.model, self.kind, inputs, pixels, names, method, name=class_name, **how)
-
-    def check_explained(self, method: str, class_name: str = "") -> None:
-        """Raise UserError where the method cannot explain the network, or there is no such class, label or number."""
-        self.check_known()
-        check_method(self.model, method)
-        if class_name:
-            number_of(self.kind, class_name)
-        else:
-            self.kind.explained(np.zeros((1, len(self.class_names))))
+        return self.capability("explain").explain(images, method, class_name, steps, batch, measured)
 
     @property
     def layers(self) -> int:

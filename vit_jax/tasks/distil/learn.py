@@ -22,6 +22,7 @@ from ...config.trees import unflatten
 from ...machine.targets import HERE, Target
 from ...models.build import definition
 from ...models.layers import accumulation_dtype, fold
+from ...models.lowering import of_evaluation
 from ...models.state import merge
 from ...models.vit import ViT
 from ..base import Batch
@@ -65,7 +66,7 @@ class Distil(Classify):
         (h, w), trim = preprocess["image"], tuple(preprocess.get("trim", (0, 0)))
         return replace(
             self,
-            teacher=definition(teacher.config, self.dtype, wanted, target),
+            teacher=definition(teacher.config, self.dtype, wanted, of_evaluation(self.dtype, target)),
             size=(h + trim[0], w + trim[1]),
             trim=trim,
             interpolation=preprocess["interpolation"],

@@ -19,8 +19,7 @@ from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
 from ...figures.attention import draw_cross_attention
-from ...figures.explanation import draw_explained_text
-from ...figures.report_data import Section, keep_attention, keep_sections
+from ...figures.report_data import keep_attention
 from ...files.terminal import printable
 from ...machine.libraries import require
 from ...models.state import merge, split_model
@@ -35,7 +34,7 @@ from ..next_token import freeze_zero_row, mean_loss, shift_target, sums
 from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
 from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids
-from .use import Translator, explained
+from .use import Translator
 
 SAMPLES = 4
 
@@ -175,15 +174,6 @@ class Translate(Translation):
         write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
         return summarise_worst(wrong, len(split), "worst.txt")
 
-    def _explain(self, network: Transformer, ids: np.ndarray, text: str, plots: Path, caption: str) -> None:
-        """Keep for report.html which tokens of a sentence, int [S], counted for each token of its translation."""
-        words, said, maps = explained(self, network, ids)
-        draw_explained_text(maps, said, words, plots / "explained.png", "What counted for each word", caption)
-        about = f"{caption}: {text}; by integrated gradients: how much a token of the sentence raised the logit"
-        rows = [(token, *map("{:.2f}".format, row)) for token, row in zip(said, maps, strict=True)]
-        section = Section("What counted for each word", about, plots / "explained.png", ("said", *words), rows)
-        keep_sections(plots, [section], "explanations")
-
     def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
         """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first."""
         shown = data.splits.get("test") or data.splits["train"]
@@ -205,7 +195,6 @@ class Translate(Translation):
         first, file = examples[0], plots / "cross-attention.png"
         draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
         keep_attention(plots, caption, examples)
-        self._explain(network, strip_padding(data.source, source[0]), sources[0], plots, caption)
         read_first = self.source.decode(self.source.encode(self.prefix)).strip() if self.prefix else ""
         return sources[0].removeprefix(read_first).strip()
 

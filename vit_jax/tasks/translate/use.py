@@ -12,8 +12,6 @@ import numpy as np
 from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
 from ...errors import UserError
-from ...explain.methods import STEPS, Method
-from ...explain.tokens import explain_translation
 from ...figures.attention import draw_cross_attention
 from ...figures.figure import drawn
 from ...files.lines import quote
@@ -21,9 +19,8 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
-from ..explained import TranslationExplanation
-from ..generated import Writer, given_and_said, tokens_and_end, value
-from ..predictor import BATCH, check_batch, check_positive
+from ..generated import Writer, tokens_and_end, value
+from ..predictor import BATCH, check_batch
 from .encoding import Encoded, encode, note_scores
 from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding
 
@@ -175,11 +172,11 @@ class Translator(Writer):
     def explain(
         self,
         texts: str | Iterable[str],
-        method: Method = "ig",
+        method: str = "ig",
         class_name: str = "",
-        steps: int = STEPS,
+        steps: int = 16,
         batch: int = 1,
-    ) -> TranslationExplanation:
+    ) -> Any:
         """Which tokens of each text counted for each token of its translation.
 
         Args:
@@ -191,12 +188,7 @@ class Translator(Writer):
         Returns:
             TranslationExplanation: `sources`, `tokens`, `maps` (of each text [T, S]), `draw(path)`, `write(name)`.
         """
-        self.check_explained(method, class_name)
-        check_positive(steps=steps)
-        several = [texts] if isinstance(texts, str) else list(texts)
-        each = (explained(self.task, self.model, ids, method, steps) for ids in self.encoded(several))
-        sources, tokens, maps = zip(*each, strict=True)
-        return TranslationExplanation(method, tuple(several), tokens, maps, sources)
+        return self.capability("explain").explain(texts, method, class_name, steps)
 
     @property
     def layers(self) -> int:
@@ -210,18 +202,3 @@ class Translator(Writer):
         """Draw the cross-attention of the first translation: of these layers, counted from 0, or of all."""
         source, target, maps = self.attention(inputs[0])
         return drawn(draw_cross_attention, maps, target, source, path, layers=layers, caption=caption)
-
-
-def explained(
-    task: Translation, network: Transformer, ids: np.ndarray, method: Method = "ig", steps: int = STEPS
-) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
-    """What each token of a sentence counted for each token of its translation: ids int32 [S] -> (the S tokens, the T
-    tokens of the translation, float64 [T, S]).
-    """
-    search, pad = task.search, task.source.ids.pad
-    padded = np.full(next(n for n in lengths_to(search.length, len(ids)) if n >= len(ids)), pad, np.int32)
-    padded[: len(ids)] = ids
-    row = np.asarray(captured_ids(network, jnp.asarray(padded[None]), search, pad, ())[0][0])
-    given, said, count = given_and_said(search.ids, row, search.length)
-    maps = explain_translation(network, padded, pad, given, said, method, steps)
-    return tuple(task.source.tokens(ids)), tuple(tokens_and_end(task.target, row)), maps[:count, : len(ids)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -14,7 +14,7 @@ from jax import Array
 
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, partition
-from ...models.rounded import options
+from ...models.kernels.rounded import options
 from ...tasks.base import Batch
 from ...weights.checkpoint import State
 from .step import Step, TrainState
@@ -50,13 +50,13 @@ class Engine(Step):
         else:
             assert_never(run.parallel)
 
-    def in_stage(self, run: RunConfig, definition: Any) -> Engine:
+    def in_stage(self, run: RunConfig, define: Callable[..., Any]) -> Engine:
         """The step of a stage of the run, in which its network drops at other rates; states and devices are the
         same.
         """
         stage = copy.copy(self)
         vars(stage).pop("attention", None)
-        stage.run, stage.definition = run, definition
+        stage.run, stage.define, stage.definition = run, define, define(lowering=self.lowering)
         stage.compile()
         return stage
 

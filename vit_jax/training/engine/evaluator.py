@@ -27,7 +27,7 @@ class Evaluator:
     """
 
     def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
-        self.config, self.task, self.devices = config, task, devices or Devices()
+        self.config, self.definition, self.task, self.devices = config, definition, task, devices or Devices()
         self.frozen_arrays = self.to_devices(dict(task.frozen_arrays) if task.auxiliary_in_outputs else {})
         compiled = jax.jit(
             lambda parameters, batch, frozen_arrays: with_frozen_arrays(task, frozen_arrays).outputs(

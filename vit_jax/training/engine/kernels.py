@@ -1,7 +1,8 @@
-"""How what a step computes of all parameters, their updates and norms, is divided into kernels."""
+"""How what a step computes of all parameters, their updates, norms and casts, is divided into kernels."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ import optax
 from jax import Array
 from jax.sharding import PartitionSpec
 
+from ...config.trees import Tree, flatten, unflatten
 from .devices import Devices
 
 T = TypeVar("T")
@@ -85,3 +87,31 @@ def sum_of_squares(arrays: list[Array]) -> Array:
     some = [arrays[i : i + READ] for i in range(0, len(arrays), READ)]
     sums = [jnp.sum(jnp.square(jnp.concatenate([x.reshape(-1) for x in each]))) for each in some]
     return sum(sums[1:], sums[0]) if sums else jnp.zeros(())
+
+
+def cast_together(parameters: Tree, dtype: str) -> Tree:
+    """The parameters, with the weights of all linear layers of blocks cast by few kernels of a GPU.
+
+    XLA makes one kernel of many that have the same shape and read the same array: here one of ones, which changes no
+    number, and which the barrier keeps.
+    """
+    flat, ones = flatten(parameters), dict[Any, Array]()
+    layers = [name.removesuffix("kernel") for name in flat if re.search(r"\bblocks\.\d+\..*\.kernel$", name)]
+    for layer in sorted(layers, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(4), name)):
+        for name in [name for name in (f"{layer}kernel", f"{layer}bias") if name in flat]:
+            x = flat[name]
+            key = layer.partition("blocks.")[0], x.shape[-1:]
+            if key not in ones:
+                ones[key] = jax.lax.optimization_barrier(jnp.ones(x.shape[-1:], x.dtype))
+            flat[name] = _times_one(x, ones[key]).astype(dtype)
+    return unflatten(flat)
+
+
+@jax.custom_jvp
+def _times_one(x: Array, ones: Array) -> Array:
+    return x * ones
+
+
+@_times_one.defjvp
+def _derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _times_one(*primals), tangents[0]

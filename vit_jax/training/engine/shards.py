@@ -9,17 +9,12 @@ wherever it takes them for smaller.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import Array
 
 from ...config.trees import Tree, combine, partition
-from ...models.layers import Linear
-from ...models.stack import Stack
 from .devices import Devices
 
 
@@ -44,31 +39,24 @@ class Shards:
         size = x.shape[axis] // self.devices.fsdp
         return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index("fsdp") * size, size, axis)
 
-    def gather(self, network: Any) -> Any:
-        """The network, in place: parameters outside of stacks whole, those of a stack to be so when its blocks run.
+    def gather(self, tree: Tree, path: str = "", half: bool = False) -> Tree:
+        """The network's parameters, those outside of stacks whole; `gather_block` is for the others.
 
         Without remat the backward pass has what the forward pass gathered; with it, a block's are gathered again.
         """
-        stacks = {path: module for path, module in nnx.iter_modules(network) if isinstance(module, Stack)}
-        for path, stack in stacks.items():
-            stack.gather = partial(self._gather_block, path=(*path, 0))  # all blocks are split as the first is
-        for path, module in nnx.iter_modules(network):
-            if not any(path[: len(each)] == each for each in stacks):
-                self._gather_module(path, module)
-        return network
+        arrays = {name: x for name, x in sorted(tree.items()) if not isinstance(x, dict)}
+        if half and "kernel" in arrays:  # a linear layer
+            arrays |= {name: arrays[name].astype(jnp.bfloat16) for name in ("kernel", "bias") if name in arrays}
+        parts = {
+            name: part if name == "blocks" else self.gather(part, f"{path}{name}.", half)
+            for name, part in sorted(tree.items())
+            if name not in arrays
+        }
+        return parts | {name: self.whole(f"{path}{name}", x) for name, x in arrays.items()}
 
-    def _gather_block(self, block: Any, path: tuple[Any, ...]) -> None:
-        for inner, module in nnx.iter_modules(block):
-            if self.half and isinstance(module, Linear) and not module.rounded:
-                for weights in (module.kernel, module.bias):
-                    if weights is not None:
-                        weights.set_value(weights[...].astype(jnp.bfloat16))
-            self._gather_module((*path, *inner), module)
-
-    def _gather_module(self, path: tuple[Any, ...], module: Any) -> None:
-        for attribute, value in vars(module).items():
-            if isinstance(value, nnx.Param):
-                value.set_value(self.whole(".".join(map(str, (*path, attribute))), value[...]))
+    def gather_block(self, stack: str, tree: Tree) -> Tree:
+        """The parameters of a block of a stack, whole: all blocks are split as the first is."""
+        return self.gather(tree, f"{stack}.0.", self.half)
 
     def mean(self, gradients: Tree) -> Tree:
         """The mean over all devices of gradients, of which those of gathered parameters are summed and scattered."""

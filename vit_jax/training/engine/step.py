@@ -7,7 +7,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from jax import Array
 from jax.sharding import PartitionSpec
 
@@ -25,12 +26,13 @@ from ...machine.division import find_division
 from ...machine.hosts.group import ALONE, Hosts
 from ...machine.numerics import random_key
 from ...machine.targets import HERE, Target
-from ...models.stack import attention_plan, with_lowering
+from ...models.attention import Attention, AttentionPool, why_plain
+from ...models.lowering import Lowering, of_training
 from ...models.state import merge
 from ...tasks.base import Batch, Task
 from .devices import Devices
 from .evaluator import rows_of, with_frozen_arrays
-from .kernels import FewKernels, Kernels
+from .kernels import FewKernels, Kernels, cast_together
 from .lora import Lora
 from .optim import Optimizer, OptimizerState
 from .shards import Shards
@@ -55,10 +57,13 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
 
 @dataclass(eq=False)
 class Step:
-    """A training step as a pure function of a run's state, a batch and the seed."""
+    """A training step as a pure function of a run's state, a batch and the seed.
+
+    `define` gives the network's definition for a `lowering`, as `models.build.definition` does.
+    """
 
     run: RunConfig
-    definition: Any
+    define: Callable[..., Any]
     task: Task
     optimizer: Optimizer
     hosts: Hosts = ALONE
@@ -69,9 +74,12 @@ class Step:
         self.lora = Lora(run) if run.lora.rank else None
         there = find_division(run, self.hosts.count, self.target)
         self.devices, self.parts = Devices(there.devices, run.fsdp, self.hosts, self.target), there.parts
-        self.shards = None
+        self.lowering, self.shards = of_training(run, self.target), None
         if run.fsdp > 1:
-            self.shards = Shards(self.devices, self.parameter_shapes(), run.compute_dtype == "bfloat16")
+            half = run.compute_dtype == "bfloat16" and not self.lowering.rounds
+            self.shards = Shards(self.devices, self.parameter_shapes(), half)
+            self.lowering = replace(self.lowering, gather=self.shards.gather_block)
+        self.definition = self.define(lowering=self.lowering)
         self.kernels = FewKernels(self.devices) if self.devices.target.platform == "gpu" else Kernels()
 
     def initial_state(self, parameters: Tree) -> TrainState:
@@ -210,7 +218,7 @@ class Step:
     def attention(self) -> tuple[bool, str]:
         """As `attention_plan` gives it."""
         shapes = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in self.run.model.shapes().items()}
-        return attention_plan(merge(self.definition, unflatten(shapes)), self.run, self.devices.target)
+        return attention_plan(merge(self.definition, unflatten(shapes)), self.run, self.lowering)
 
     def network(self, parameters: Tree) -> Tree:
         """The network's parameters, of those of a state."""
@@ -238,9 +246,10 @@ class Step:
         def loss(trainable: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
             parameters = combine(frozen, trainable)
             parameters = self.lora.merge(parameters, self.shards) if self.lora else parameters
-            network = with_lowering(merge(self.definition, parameters), self.run, self.devices.target)
-            network = self.shards.gather(network) if self.shards else network
-            return task.loss(network, batch, keys, denominator)
+            if self.lowering.by_rows and self.run.compute_dtype == "bfloat16":
+                parameters = cast_together(parameters, self.run.compute_dtype)
+            parameters = self.shards.gather(parameters) if self.shards else parameters
+            return task.loss(merge(self.definition, parameters), batch, keys, denominator)
 
         differentiate = partial(jax.value_and_grad(loss, has_aux=True), trainable)
         (value, metrics), gradients = mean_over_microbatches(differentiate, batch, keys, self.parts)
@@ -262,6 +271,23 @@ def mean_over_microbatches(function: Callable[[Batch, Array], Any], batch: Batch
     sums = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], pieces))
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
     return jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
+
+
+def attention_plan(network: Any, run: RunConfig, lowering: Lowering) -> tuple[bool, str]:
+    """How the training step of a run computes attention. Returns (whether some of it is fused, a sentence on that which
+    is not: empty if there is none, if it was not asked for, and of a CPU where nobody expects it).
+    """
+    found = [module for _, module in nnx.iter_modules(network) if isinstance(module, Attention)]
+    dtypes = ["float32" if isinstance(each, AttentionPool) else run.compute_dtype for each in found]
+    reasons = [why for why in map(why_plain, found, dtypes) if why]
+    fused = len(reasons) < len(found)
+    if lowering.attention == "plain" or (lowering.attention == "auto" and lowering.platform == "cpu"):
+        return fused, ""
+    if reasons:
+        some = f" in {len(reasons)} of {len(found)} layers" if fused else ""
+        return fused, f"attention is plain{some}: {' or '.join(dict.fromkeys(reasons))}"
+    padded = fused and any(argument.padding for argument in run.model.inputs())
+    return fused, "attention is plain where padding is masked" if padded else ""
 
 
 def with_votes(metrics: dict[str, Array], votes: Array | None) -> dict[str, Array]:

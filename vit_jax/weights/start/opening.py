@@ -16,8 +16,8 @@ from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...errors import UserError
 from ...files.digests import array_digest, text_digest
+from ...files.places import join, local_copy
 from ...runs import Run, find, is_foreign
-from ...runs.mirror import join, local_copy
 from ...runs.several import kind_of, members
 from ..interop import READING, WRITING, Unstated, Weights, convert_first, open_weights
 

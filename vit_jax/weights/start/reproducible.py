@@ -12,9 +12,9 @@ from typing import Any
 
 from ...config.run import RunConfig
 from ...errors import UserError
+from ...files.places import join, local_copy
 from ...runs import Run
 from ...runs.check import is_name
-from ...runs.mirror import join, local_copy
 from ...runs.several import members
 from ...runs.values import other_identity
 from .fitting import known_fields

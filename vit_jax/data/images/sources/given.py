@@ -14,8 +14,8 @@ from ..config import GIVEN
 from ..high_bit_depth import Range
 from .arrays import Arrays, arrays_source, arrays_split
 from .base import Source, first_line
-from .items import Items, as_image, class_names_of, halves
 from .label_arrays import typed_labels
+from .sequences import Sequenced, as_image, class_names_of, halves
 
 Split = tuple[Any, np.ndarray]
 _SPLITS = ("train", "validation", "test")
@@ -30,7 +30,7 @@ def open_given(given: Given, stated: Range = (), target: str = "") -> Source:
     names = tuple(given.class_names) or next(filter(None, (class_names_of(value) for value in values.values())), ())
     if any(labels.dtype.kind in "US" for _, labels in pairs.values()):
         names, pairs = _numbered(pairs, names)
-    splits: dict[str, Arrays | Items] = {}
+    splits: dict[str, Arrays | Sequenced] = {}
     for name, (images, labels) in pairs.items():
         kind = next(iter(splits.values())).kind if splits else target
         if isinstance(images, np.ndarray):
@@ -39,7 +39,7 @@ def open_given(given: Given, stated: Range = (), target: str = "") -> Source:
         if len(labels):
             as_image(images(0), f"{name}[0]")  # refused as what it is, and not as unreadable
             kind, labels = typed_labels("data", f"labels of {name}", labels, len(labels), kind)
-        splits[name] = Items(images, labels, name, kind or "class")
+        splits[name] = Sequenced(images, labels, name, kind or "class")
     return arrays_source(GIVEN, names, splits)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ....config.outputs import KINDS
 from ....errors import Field, UserError
+from ....files.places import copied
 from ...base import Given, not_given
-from ...fetch.copies import copy_images
-from ...shards.open import names_shards
+from ...items import SETS, source_named
 from ..config import FOLDER, GIVEN, TABLE, ImageData
 from ..tables.open import declared_in, open_table
 from ..tables.places import Place, find_table, metadata_in
@@ -18,8 +18,7 @@ from .arrays import open_digits, open_npz
 from .base import Source
 from .folders import open_folder
 from .given import open_given
-from .records import open_tfds
-from .sharded import open_shards
+from .item_images import open_source_named
 
 
 def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:
@@ -44,7 +43,7 @@ def table_of(data: ImageData) -> Place | None:
 
 def folder_of(data: ImageData) -> str:
     """The folder of a source folder:PATH, on this machine: of a URL a copy. Raises UserError."""
-    return copy_images(data.source.removeprefix(FOLDER), data.verify)
+    return copied(data.source.removeprefix(FOLDER), data.verify)
 
 
 def _open_table(data: ImageData, place: Place) -> Source:
@@ -62,15 +61,15 @@ def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
     """The source that `data` names, or that Python gave; arrays are read as data.target says."""
     if given is None and (place := table_of(data)):
         return _open_table(data, place)
-    for name in () if names_shards(data.source) else data.of_a_table():
+    for name in () if source_named(data.source) else data.of_a_table():
         what = f"is for a table, and data.source {data.source} is none"
         raise UserError(Field(f"data.{name}"), what, "leave it out, or give csv:FILE")
     if given is not None:
         return open_given(given, data.range, data.target)
     if data.source == GIVEN:
         raise not_given(GIVEN, "(images, labels)")
-    if names_shards(data.source):
-        return open_shards(data)
+    if source_named(data.source):
+        return open_source_named(data, data.source, fetch)
     for name in ("class_names", "label_table"):
         if getattr(data, name):
             what = f"is for shards, and data.source {data.source} is none"
@@ -81,4 +80,4 @@ def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
         return open_folder(folder_of(data))
     if data.source.lower().endswith(".npz"):
         return open_npz(data.source, data.range, data.target)
-    return open_tfds(data, fetch)
+    return open_source_named(data, f"{SETS}:{data.source}", fetch)

@@ -1,0 +1,121 @@
+"""Capabilities of other packages: flags of predict, methods, pictures of a run, and what is wrong in them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PACKAGE = """
+from dataclasses import dataclass
+from vit_jax.config.fields import option
+from vit_jax.tasks.capability import Capability
+
+@dataclass(frozen=True, kw_only=True)
+class CountFlags:
+    count_to: str = option("", "also write the number of inputs to this file")
+
+class Count(Capability):
+    flags = CountFlags
+
+    @classmethod
+    def asked(cls, options, stated):
+        return bool(options.count_to)
+
+    @classmethod
+    def outputs(cls, options):
+        return [{"count_to": options.count_to}]
+
+    def count(self, inputs):
+        return len(self.predictor.as_list(inputs)[0])
+
+    def check(self, options):
+        if options.count_to == "raise":
+            raise ValueError("no count")
+
+    def after_answers(self, options, inputs, caption):
+        with open(options.count_to, "w") as file:
+            print(self.count(inputs), file=file)
+        yield "counted", f"{len(inputs)} inputs"
+
+    @classmethod
+    def draw(cls, task, network, data, result, plots, caption):
+        (plots / "count.txt").write_text(f"{len(data.splits['test'])} {caption}")
+
+@dataclass(frozen=True, kw_only=True)
+class TakenFlags:
+    top: int = option(1, "of others")
+
+class Taken(Capability):
+    flags = TakenFlags
+
+@dataclass(frozen=True, kw_only=True)
+class BareFlags:
+    bare: int
+
+class Bare(Capability):
+    flags = BareFlags
+
+class Failing(Capability):
+    @classmethod
+    def draw(cls, *arguments):
+        raise ZeroDivisionError("nothing to draw")
+"""
+NAMES = ("count = count_inputs:Count", "taken = count_inputs:Taken", "bare = count_inputs:Bare",
+         "failing = count_inputs:Failing", "gone = count_inputs:Gone", "explain = count_inputs:Count")  # fmt: skip
+LEFT_OUT = (
+    "the capability 'explain' of the package count-inputs is not used: vit-jax has that name",
+    "the capability 'gone' of the package count-inputs: cannot be loaded (AttributeError: ",
+    "the capability 'taken' of the package count-inputs: predict has --top already; update that package, or ",
+    "the capability 'bare' of the package count-inputs: failed (TypeError: ",
+)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """What a process needs to have it installed."""
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "count_inputs.py").write_text(PACKAGE, encoding="utf-8")
+    info = folder / "count_inputs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: count-inputs\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("\n".join(["[vit_jax.capabilities]", *NAMES]), encoding="utf-8")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])}
+
+
+def test_its_flags_are_in_the_help_and_what_cannot_be_used_is_left_out_in_a_sentence(door, package):
+    shown, usual = door("predict", "--help", **package), door("predict", "--help")
+    assert "--count-to STR" in shown.stdout and "--explain-to STR" in shown.stdout
+    assert len(shown.stdout.split("\n")) - len(usual.stdout.split("\n")) <= 3
+    assert all(sentence in shown.stderr for sentence in LEFT_OUT), shown.stderr
+    listed = door("__main__", "plugins", **package)
+    assert "count: count-inputs, count_inputs:Count" in listed.stdout and "explain" in listed.stdout
+
+
+def test_predict_asks_it_by_its_flag_and_says_what_it_says(door, package, digits_run, tmp_path):
+    import numpy as np
+    from PIL import Image
+
+    for i in range(2):
+        Image.fromarray(np.full((8, 8), 100 * i, np.uint8)).save(tmp_path / f"{i}.png")
+    done = door("predict", digits_run, "0.png", "1.png", "--count-to", "counted.txt", **package)
+    assert done.returncode == 0, done.stderr
+    assert "2 inputs" in done.stdout + done.stderr and (tmp_path / "counted.txt").read_text() == "2\n"
+    failed = door("predict", digits_run, "0.png", "--count-to", "raise", **package)
+    says = "the capability 'count' of the package count-inputs: failed (ValueError: no count)"
+    assert failed.returncode == 2 and says in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
+    code = f"import vit_jax; net = vit_jax.load({str(digits_run)!r}); print(net.capability('count').count(['a', 'b']))"
+    code += "\ntry: net.capability('counts')\nexcept vit_jax.UserError as error: print(error)"
+    env = {**os.environ, **package}
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300).stdout
+    assert said.startswith("2\nthere is no capability 'counts'; give one of explain, "), said
+
+
+def test_a_run_ends_with_its_pictures_and_loses_nothing_by_one_that_fails(door, package, tmp_path):
+    fields = {"model.width": 16, "model.depth": 1, "model.heads": 2, "model.hidden": 32, "batch": 256, "max-steps": 2}
+    done = door("train", "digits", *(x for name, value in fields.items() for x in (f"--{name}", value)), **package)
+    assert done.returncode == 0, done.stderr
+    plots = tmp_path / "runs" / "digits" / "plots"
+    assert (plots / "count.txt").read_text().startswith("359 ") and (plots / "attention.png").exists()
+    why = "the capability 'failing' of the package count-inputs: failed (ZeroDivisionError: nothing to draw)"
+    assert why in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,1 @@
+"""Features that a run can do without: the core knows each by a name alone (vit_jax/plugins.py)."""

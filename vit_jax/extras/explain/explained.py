@@ -1,0 +1,227 @@
+"""What an explanation is of any task: maps of what counted, as arrays, as a table and as a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...figures.figure import drawn
+from ...files.atomic import replacing
+from ...files.output import shorten, write_csv
+from .drawing import draw_explained, draw_explained_text, draw_explained_words
+from .methods import SUFFIXES, WORDS
+
+SHOWN = 9
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What counted in each of n inputs."""
+
+    method: str
+    inputs: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.sentence})"
+
+    @property
+    def sentence(self) -> str:
+        """What it is, in words."""
+        raise NotImplementedError
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How far it can be trusted, in words."""
+        return ()
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of `rows`."""
+        raise NotImplementedError
+
+    def rows(self) -> Iterator[tuple[str | int, ...]]:
+        """A row of a table for each cell or word of each input."""
+        raise NotImplementedError
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it as arrays."""
+        raise NotImplementedError
+
+    def draw(self, path: str | os.PathLike[str] | None = None, caption: str = "") -> Any:
+        """Draw it over the inputs."""
+        raise NotImplementedError
+
+    def write(self, name: str | os.PathLike[str], caption: str = "") -> tuple[str, ...]:
+        """Write the picture, the table and the arrays: NAME.png, NAME.csv and NAME.npz, and return these names."""
+        picture, table, arrays = (f"{os.fspath(name)}{suffix}" for suffix in SUFFIXES)
+        self.draw(picture, caption)
+        write_csv(table, self.header, self.rows())
+        with replacing(Path(arrays)) as temporary, open(temporary, "wb") as file:
+            np.savez(file, allow_pickle=False, **self.arrays())  # type: ignore[arg-type]
+        return picture, table, arrays
+
+
+@dataclass(frozen=True, repr=False)
+class ImageExplanation(Explanation):
+    """What counted in each of n images for one output of a network: values float [n], maps float64 [n, gh, gw], images
+    uint8 [n, h, w, C].
+    """
+
+    outputs: tuple[str, ...]
+    values: np.ndarray
+    maps: np.ndarray
+    images: np.ndarray
+    insertion: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    deletion: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    random: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of `rows`."""
+        return ("file", "explained", "value", "row", "column", "relevance")
+
+    @property
+    def sentence(self) -> str:
+        """How many images, by what."""
+        n = len(self.maps)
+        return f"{n:,} image{'' if n == 1 else 's'} by {WORDS[self.method]}"
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """(insertion minus deletion, the same of a random order): means over the images, NaN where not measured."""
+        if not len(self.random):
+            return np.nan, np.nan
+        return float((self.insertion - self.deletion).mean()), float(self.random.mean())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Its score, beside that of a random order."""
+        return (describe_scores(self.insertion, self.deletion, self.random),) if len(self.random) else ()
+
+    def rows(self) -> Iterator[tuple[str | int, ...]]:
+        """A row for each cell, which are counted from 1."""
+        for name, output, value, cells in zip(self.inputs, self.outputs, self.values, self.maps, strict=True):
+            for (row, column), x in np.ndenumerate(cells):
+                yield name, output, f"{value:.6g}", row + 1, column + 1, f"{x:.9g}"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Those of its fields, `files` and `explained` as texts."""
+        named = {"files": np.array(self.inputs), "explained": np.array(self.outputs)}
+        numbers = {name: getattr(self, name) for name in ("values", "maps", "images")}
+        return named | numbers | {name: getattr(self, name) for name in ("insertion", "deletion", "random")}
+
+    def draw(self, path: str | os.PathLike[str] | None = None, caption: str = "") -> Any:
+        """Draw the first images, each beside what counted in it."""
+        names = [f"{shorten(Path(name).name, 28)}\n" for name in self.inputs]
+        labels = [
+            f"{a}{shorten(b, 24)} {value:.3g}" for a, b, value in zip(names, self.outputs, self.values, strict=True)
+        ]
+        title = f"What counted, by {WORDS[self.method]}"
+        below = "; ".join(filter(None, [caption, *self.notes]))
+        images = self.images[:SHOWN, ..., : 3 if self.images.shape[-1] >= 3 else 1]
+        return drawn(draw_explained, images, self.maps[:SHOWN], labels, path, title, below)
+
+
+@dataclass(frozen=True, repr=False)
+class TextExplanation(Explanation):
+    """What counted in each of n inputs for each token of the text that was said of it: maps float64 [T, S]."""
+
+    tokens: tuple[tuple[str, ...], ...]
+    maps: tuple[np.ndarray, ...]
+
+    @property
+    def sentence(self) -> str:
+        """How many texts, by what."""
+        n = len(self.maps)
+        return f"{n:,} text{'' if n == 1 else 's'}, token by token, by {WORDS[self.method]}"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """`inputs`, `tokens` [n, T] and `maps` [n, T, ...], filled up with '' and NaN where texts are shorter."""
+        return {"inputs": np.array(self.inputs), "tokens": _filled_names(self.tokens), "maps": _filled(self.maps)}
+
+    @property
+    def title(self) -> str:
+        """That of the figure."""
+        return f"What counted for each word, by {WORDS[self.method]}"
+
+
+@dataclass(frozen=True, repr=False)
+class TranslationExplanation(TextExplanation):
+    """What each token of a source counted for each token of its translation."""
+
+    sources: tuple[tuple[str, ...], ...]
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of `rows`."""
+        return ("source", "position", "token", "source position", "source token", "relevance")
+
+    def rows(self) -> Iterator[tuple[str | int, ...]]:
+        """A row for each token of a translation and of its source; both are counted from 1."""
+        for name, tokens, words, values in zip(self.inputs, self.tokens, self.sources, self.maps, strict=True):
+            for (t, s), x in np.ndenumerate(values):
+                yield name, t + 1, tokens[t], s + 1, words[s], f"{x:.9g}"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """With `sources` [n, S]."""
+        return super().arrays() | {"sources": _filled_names(self.sources)}
+
+    def draw(self, path: str | os.PathLike[str] | None = None, caption: str = "") -> Any:
+        """Draw the first translation."""
+        return drawn(draw_explained_text, self.maps[0], self.tokens[0], self.sources[0], path, self.title, caption)
+
+
+@dataclass(frozen=True, repr=False)
+class CaptionExplanation(TextExplanation):
+    """Which part of an image counted for each token of its caption: images uint8 [n, h, w, C]."""
+
+    images: np.ndarray
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of `rows`."""
+        return ("file", "position", "token", "row", "column", "relevance")
+
+    def rows(self) -> Iterator[tuple[str | int, ...]]:
+        """A row for each token of a caption and each cell of its image; all are counted from 1."""
+        for name, tokens, values in zip(self.inputs, self.tokens, self.maps, strict=True):
+            for (t, row, column), x in np.ndenumerate(values):
+                yield name, t + 1, tokens[t], row + 1, column + 1, f"{x:.9g}"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """With `images`."""
+        return super().arrays() | {"images": self.images}
+
+    def draw(self, path: str | os.PathLike[str] | None = None, caption: str = "") -> Any:
+        """Draw the first caption."""
+        image = self.images[0][..., : 3 if self.images.shape[-1] >= 3 else 1]
+        return drawn(draw_explained_words, image, self.maps[0], self.tokens[0], path, self.title, caption)
+
+
+def describe_scores(insertion: np.ndarray, deletion: np.ndarray, random: np.ndarray) -> str:
+    """The means of scores in words, as of `ImageExplanation`."""
+    own, blind = (insertion - deletion).mean(), random.mean()
+    return f"insertion minus deletion {own:.3f}, in random order {blind:.3f}; the most is 1"
+
+
+def names_of(inputs: Iterable[Any]) -> tuple[str, ...]:
+    """What inputs are called: paths and texts as they are, others by their numbers from 1."""
+    return tuple(os.fspath(x) if isinstance(x, (str, os.PathLike)) else f"image {i}" for i, x in enumerate(inputs, 1))
+
+
+def _filled_names(texts: Sequence[Sequence[str]]) -> np.ndarray:
+    longest = max(map(len, texts))
+    return np.array([[*text, *[""] * (longest - len(text))] for text in texts])
+
+
+def _filled(maps: Sequence[np.ndarray]) -> np.ndarray:
+    shape = np.max([each.shape for each in maps], axis=0)
+    out = np.full((len(maps), *shape), np.nan)
+    for row, values in zip(out, maps, strict=True):
+        row[tuple(slice(n) for n in values.shape)] = values
+    return out

@@ -1,0 +1,1 @@
+"""Where the rows of metrics go besides metrics.jsonl."""

@@ -1,0 +1,162 @@
+"""Steps that `vit-jax plan` has compiled, each in a process of its own, or finds compiled before."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ...config.run import RunConfig
+from ...errors import CheckFailed, Field, UserError
+from ...files.atomic import make_folder, read_json, write_json
+from ...files.digests import text_digest
+from ...files.terminal import print_note, printable
+from ...machine import backend
+from ...machine.targets import WITHOUT_DEVICES, Target
+from ...runs.values import to_dict
+
+TICK = 0.1  # seconds between looks at a process
+CUDA = ("jax-cuda{}-plugin", "nvidia-cudnn-cu{}")
+PACKAGES = ("jax", "jaxlib", "libtpu", *(name.format(version) for version in (12, 13) for name in CUDA))
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+UNSEEN = ("name", "dir", "wandb", "tensorboard", "hooks")  # fields that no program depends on
+
+
+class Compiler:
+    """What compiles steps for a target."""
+
+    def __init__(self, target: Target, again: bool = False, length: int = 0):
+        self.target, self.again, self.length = target, again, length
+        self._kept = True
+
+    def figures(self, run: RunConfig, what: str = "train", title: str = "") -> dict[str, Any]:
+        """What a step asks of each device, as extras/plan/steps.py gives it."""
+        values = {name: value for name, value in to_dict(run).items() if name not in UNSEEN}
+        request = {"run": values, "target": self.target.name, "what": what, "length": self.length}
+        file = backend.cache_folder("plans") / f"{text_digest([request, versions(self.target), sources()])}.json"
+        if not (self.again or run.teacher) and (found := _read(file)):  # a teacher's file may have changed
+            return found
+        answer = _ask(request, f"{what}{title} for {self.target.name}")
+        if "refused" in answer:
+            subject, is_field, fault, remedy = answer["refused"]
+            raise UserError(Field(subject) if is_field else subject, fault, remedy)
+        if "failed" in answer:
+            raise CheckFailed(f"the compiler of {self.target.name} fails at {what}{title}: {answer['failed']}")
+        self._keep(file, answer["figures"])
+        return dict(answer["figures"])
+
+    def _keep(self, file: Path, figures: Mapping[str, Any]) -> None:
+        """Keep figures for another time, if the disk lets them; it is said once if not."""
+        try:
+            make_folder(file.parent)
+            write_json(file, {"figures": dict(figures), "digest": text_digest(figures)})
+        except OSError as error:
+            if self._kept:
+                print_note(f"what is compiled cannot be kept in {file.parent} ({error.strerror})", sys.stderr)
+            self._kept = False
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The figures in a file; empty if it is not there, or damaged."""
+    with contextlib.suppress(OSError, UserError):
+        found = read_json(file)
+        if found.get("digest") == text_digest(found.get("figures")):
+            return dict(found["figures"])
+    return {}
+
+
+def versions(target: Target) -> dict[str, str]:
+    """What decides besides a run and this package what a compiler makes: {package or setting: version or value}."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    if target.present:
+        found |= {"cpu": f"{backend.cpu_name()}, {backend.cores()} cores"}
+    settings = {name: value for name, value in os.environ.items() if name in FLAGS or name.startswith("JAX_")}
+    return found | {name: value for name, value in settings.items() if target.present or name not in WITHOUT_DEVICES}
+
+
+@functools.cache
+def sources() -> str:
+    """A digest of this package's own files, which change in a checkout while its version does not."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[2].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
+    """What a process answers that compiles. It ends with this one, which holds its stdin open."""
+    root = str(Path(__file__).parents[3])
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-P", "-m", f"{__package__}.child"]
+    with tempfile.TemporaryFile("w+") as errors, Progress(title) as progress:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
+        environment = {**os.environ, "PYTHONPATH": paths}
+        child = subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload]
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(json.dumps(request) + "\n")
+                child.stdin.flush()
+            while child.poll() is None:
+                time.sleep(TICK)
+                progress.tick()
+            said = child.stdout.read()
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+        if child.returncode == 0:
+            return dict(json.loads(said))
+        return _ended(child.returncode, errors)
+
+
+def _ended(code: int, errors: IO[str]) -> dict[str, Any]:
+    """The answer for a process that ended without one, as where a compiler aborts or exits."""
+    errors.seek(0)
+    lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
+    if code > 0 and any(line.startswith("Traceback ") for line in lines):
+        raise RuntimeError("\n".join(["the process that compiles ended with an error:", *lines[-40:]]))
+    how = f"it ended with {code}" if code > 0 else f"it ended with signal {-code}"
+    if code == -9:  # SIGKILL
+        return {"failed": f"{how}, as where this machine's memory runs out"}
+    told = next((line for line in lines if re.match(r"F\d|ERROR", line)), lines[-1] if lines else "")
+    return {"failed": how + (f" ({told[:300]})" if told else "")}
+
+
+class Progress:
+    """A line on stderr while something is compiled: on a terminal with its seconds, else once."""
+
+    def __init__(self, title: str):
+        self._title, self._began, self._shown = printable(title), time.monotonic(), -1
+        self._live = sys.stderr is not None and sys.stderr.isatty()
+
+    def __enter__(self) -> Progress:
+        if not self._live:
+            print(f"compiling {self._title} ...", file=sys.stderr, flush=True)
+        return self
+
+    def tick(self) -> None:
+        """Show the seconds, where they have changed."""
+        seconds = int(time.monotonic() - self._began)
+        if self._live and seconds != self._shown:
+            self._shown = seconds
+            print(f"\r\x1b[Kcompiling {self._title} ... {seconds} s", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

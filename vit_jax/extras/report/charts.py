@@ -1,0 +1,148 @@
+"""The charts of a report, which Bokeh draws: curves, and the cells of a confusion matrix.
+
+Imported when a report is written, and not before: Bokeh takes a while.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from bokeh.embed import json_item
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool
+from bokeh.palettes import Blues256
+from bokeh.plotting import figure
+from bokeh.transform import linear_cmap
+
+from ...figures.comparison import COLORS, LINES
+from ...figures.curves import smooth
+
+POINTS = 600  # a screen has not many more columns
+LABELS = 24
+DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
+INK, FAINT = "#3d3d3d", "#dddddd"
+TALL = 280  # pixels
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A named curve of values float [n] over epochs float [n], maybe with a band of `spread` around it."""
+
+    name: str
+    epochs: np.ndarray
+    values: np.ndarray
+    spread: np.ndarray | None = None
+    smoothed: bool = False  # drawn faintly, with its moving mean over it
+
+
+def thin_out(values: np.ndarray, most: int = POINTS) -> np.ndarray:
+    """Places of a curve that lose no peak: both ends, and of each stretch its extremes. Shapes: values [n] -> int [k],
+    ascending.
+    """
+    n = len(values)
+    if n <= most:
+        return np.arange(n)
+    edges = np.linspace(0, n, (most - 2) // 2 + 1).round().astype(int)
+    kept = {0, n - 1}
+    for begin, end in itertools.pairwise(edges.tolist()):
+        part = values[begin:end]
+        kept |= {begin + int(part.argmin()), begin + int(part.argmax())}
+    return np.array(sorted(kept))
+
+
+def moving_mean(epochs: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Moving means of a curve over n / 25 of its n values: epochs [n], values [n] -> (epochs [k], means [k])."""
+    places = np.unique(np.linspace(0, len(values) - 1, min(len(values), most)).round().astype(int))
+    return epochs[places], smooth(values, len(values) // 25)[places]
+
+
+def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bool = False) -> Any:
+    """A chart of curves over epochs; hovering shows values, and clicking on a name in the legend hides its curve."""
+    log = log and any((curve.values > 0).any() for curve in curves)
+    chart = _figure(TALL, x_axis_label="epoch", y_axis_label=unit, y_axis_type="log" if log else "linear")
+    if not log:
+        chart.yaxis.formatter.power_limit_low = -5  # 0.004 rather than 4.000e-3
+    hovered = []
+    for i, curve in enumerate(curves):
+        color, dash = COLORS[i % len(COLORS)], DASHES[LINES[i // len(COLORS) % len(LINES)]]
+        places = thin_out(curve.values, points)
+        x, y = curve.epochs[places], curve.values[places]
+        line = {"color": color, "line_dash": dash, "legend_label": curve.name, "name": curve.name}
+        if curve.spread is not None:
+            spread = curve.spread[places]
+            chart.varea(x, y - spread, y + spread, color=color, alpha=0.18, legend_label=curve.name)
+        if curve.smoothed and len(curve.values) > 40:
+            hovered.append(chart.line(x, y, **line | {"alpha": 0.35}))
+            chart.line(*moving_mean(curve.epochs, curve.values, points), line_width=2, **line)
+        else:
+            hovered.append(chart.line(x, y, line_width=2, **line))
+            if len(x) <= 40:
+                look = {"color": color, "legend_label": curve.name, "name": curve.name}
+                dots = chart.scatter(x, y, size=6 if len(x) > 1 else 10, **look)
+                hovered[-1] = hovered[-1] if len(x) > 1 else dots
+    digits = "0.0000e+0" if unit == "learning rate" else "0,0.[00000]"
+    shown = [("curve", "$name"), ("epoch", "@x{0.[00]}"), (unit, f"@y{{{digits}}}")]
+    mode: Literal["vline", "mouse"] = (
+        "vline" if len(curves) <= 4 else "mouse"
+    )  # of all curves at once, while there is room
+    chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode=mode, line_policy="nearest"))
+    legend = chart.legend[0]
+    legend.update(
+        spacing=12, click_policy="hide", label_text_color=INK, border_line_color=None, background_fill_color=None
+    )
+    columns = 3 if max(len(curve.name) for curve in curves) < 16 else 1
+    legend.update(visible=len(curves) > 1, ncols=min(len(curves), columns))
+    chart.height += 20 * (math.ceil(len(curves) / columns) - 1)
+    chart.add_layout(legend, "above")
+    return chart
+
+
+def confusion_chart(names: Sequence[str]) -> Any:
+    """An empty confusion matrix of these classes; the page's script puts in the cells that pass its filter."""
+    k = len(names)
+    cells: dict[str, list[Any]] = {key: [] for key in ("x", "y", "count", "shade", "true", "predicted")}
+    source = ColumnDataSource(cells, name="cells")
+    chart = _figure(
+        min(max(26 * k + 120, 300), 620),
+        x_axis_label="predicted",
+        y_axis_label="true",
+        x_range=(-0.5, k - 0.5),
+        y_range=(k - 0.5, -0.5),
+    )
+    color = linear_cmap("shade", list(reversed(Blues256)), 0, 1)
+    drawn = chart.rect("x", "y", 1, 1, source=source, fill_color=color, line_color=None)
+    shown = [("true", "@true"), ("predicted", "@predicted"), ("examples", "@count")]
+    chart.add_tools(HoverTool(tooltips=shown, renderers=[drawn]))
+    chart.grid.visible = False
+    ticks = list(range(0, k, math.ceil(k / LABELS)))
+    for axis in (*chart.xaxis, *chart.yaxis):
+        axis.ticker = FixedTicker(ticks=ticks)
+        axis.major_label_overrides = {i: _cut_name(names[i]) for i in ticks}
+    chart.xaxis.major_label_orientation = math.pi / 2 if k > 10 or max(map(len, names), default=0) > 4 else 0
+    return chart
+
+
+def _cut_name(name: str) -> str:
+    return name if len(name) <= 16 else name[:15] + "…"
+
+
+def _figure(height: int, **options: Any) -> Any:
+    """An empty chart of the page's width, whose colours a dark page inverts."""
+    chart = figure(height=height, sizing_mode="stretch_width", tools="", toolbar_location=None, **options)
+    chart.background_fill_color = chart.border_fill_color = None
+    chart.outline_line_color = None
+    chart.grid.grid_line_color = FAINT
+    for axis in (*chart.xaxis, *chart.yaxis):
+        axis.axis_label_text_color = axis.major_label_text_color = INK
+        axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = "#8a8a8a"
+        axis.axis_label_text_font_style = "normal"
+    return chart
+
+
+def as_json(chart: Any, place: str) -> Any:
+    """A chart as JSON values for BokehJS."""
+    return json_item(chart, place)  # type: ignore[arg-type]  # its ID is a NewType of str

@@ -1,0 +1,90 @@
+"""The report of a run, or of several, as one file that a browser opens: `vit-jax report RUN [RUN...]`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...config.fields import option
+from ...config.flags import parse
+from ...errors import DONE, Field, UserError
+from ...files.atomic import write_text
+from ...files.destination import check_output
+from ...files.places import is_kept
+from ...files.reading import show_path
+from ...files.terminal import printable, run_command
+from ...reports.comparison import Comparison, Named, gather, listed
+
+FILE = "report.html"
+LARGEST = 2_950_000  # letters; without attention it is far below
+
+
+@dataclass(frozen=True)
+class Options:
+    """Write the report of a run, or of several runs side by side, as one HTML file."""
+
+    runs: tuple[str, ...] = field(
+        metadata={"help": "runs, groups of runs and folders of them, as paths or names inside dir"}
+    )
+    out: str = option("", f"the file to write; empty: {FILE} in the run's folder, or beside several (then replaced)")
+    force: bool = option(False, "overwrite the file of --out if it exists")
+    dir: str = option("runs", "folder of all runs")
+
+
+def report(*names: Named, out: str | os.PathLike[str] = "", dir: str | os.PathLike[str] = "runs") -> Path:
+    """Write the report of a run, or of several runs side by side, as one HTML file; returns its path.
+
+    Args:
+        names: paths, or names inside `dir`, or lists of them.
+        out: the file; empty: report.html in the folder of the one run or group, or in the folder that holds them all.
+        dir: the folder of all runs.
+    """
+    if not (runs := listed(names)):
+        raise UserError("runs", "none given", "give the folder of a run, or its name, or several")
+    if not out and (kept := [each for each in (*runs, os.fspath(dir)) if is_kept(each)]):
+        what = f"is not given, and a report changes nothing at {kept[0]}"
+        raise UserError(Field("out"), what, "name a file with `out`")
+    found = gather(runs, os.fspath(dir), damaged=True)
+    from .contents import contents_of  # Bokeh takes a while to load
+    from .page import page
+
+    path = Path(out) if out else _place(found) / FILE
+    if path.is_symlink():
+        raise UserError(show_path(path), "is a link", "remove it, or choose a file with `out`")
+    contents = contents_of(found)
+    text = page(contents)
+    if len(text) > LARGEST and contents.attention:
+        contents.attention = None
+        contents.missing.append(f"attention is left out: with it this page would have {len(text) / 1e6:.1f} MB")
+        text = page(contents)
+    text = text.encode("utf-8", "replace").decode()
+    try:
+        write_text(path, text)
+    except OSError as error:
+        problem = f"{show_path(path)}: cannot be written ({error.strerror})"
+        raise UserError(problem, remedy="choose a file with `out`") from error
+    return path
+
+
+def _place(found: Comparison) -> Path:
+    """The folder in which a report belongs."""
+    if len(found.lines) > 1:
+        return found.folder
+    first = found.lines[0]
+    return first.members[0].folder.path.parent if first.group else first.members[0].folder.path
+
+
+def command(arguments: list[str]) -> int:
+    """Write the report that arguments ask for."""
+    o = parse(Options, arguments, prog="vit-jax report")
+    alone = o.runs if len(o.runs) == 1 else ()  # a report of several is not that of one of them
+    check_output("out", o.out, o.force, own=[Path(place, run, FILE) for run in alone for place in ("", o.dir)])
+    print(f"the report is in {printable(show_path(report(o.runs, out=o.out, dir=o.dir)))}")
+    return DONE
+
+
+def main() -> int:
+    """The command `vit-jax report`; returns the exit code."""
+    return run_command(lambda: command(sys.argv[1:]))

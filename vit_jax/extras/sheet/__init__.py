@@ -1,0 +1,1 @@
+"""A contact sheet of what augmentation makes of images."""

@@ -1,0 +1,103 @@
+"""The store that is a local folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from ...files.atomic import make_folder, replacing, sync_folder
+from ...files.places import Stat, StoreError, check_name
+from ...files.reading import check_regular, open_regular
+from .base import replaced, too_short
+
+
+class Folder:
+    """The files below a local folder."""
+
+    local = True
+
+    def __init__(self, path: str):
+        self.url = os.path.expanduser(path or ".").rstrip("/") or "/"
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.url, check_name(name))
+
+    def stat(self, name: str, guess: int = 0) -> Stat:
+        path = self._path(name)
+        try:
+            check_regular(path)
+            found = os.stat(path)
+        except OSError as error:
+            raise StoreError(path, f"cannot be read ({error.strerror})", "put it there, or mend its path") from error
+        return Stat(found.st_size, _tag(found))
+
+    def tag(self, name: str) -> str | None:
+        return self.stat(name).tag if os.path.lexists(self._path(name)) else None
+
+    def read(self, name: str, start: int, stop: int, tag: str = "") -> bytes:
+        path = self._path(name)
+        try:
+            with open_regular(path, buffering=0) as file:
+                found = os.fstat(file.fileno())
+                if tag and _tag(found) != tag:
+                    raise replaced(path)
+                content = b""
+                while len(content) < stop - start:  # one read gives 2 GB at most
+                    part = os.pread(file.fileno(), stop - start - len(content), start + len(content))
+                    if not part:
+                        raise too_short(path, found.st_size, stop)
+                    content += part
+                return content
+        except OSError as error:
+            raise StoreError(path, f"cannot be read ({error.strerror})", "put it there, or mend its path") from error
+
+    def load(self, name: str) -> bytes | None:
+        if not os.path.lexists(self._path(name)):
+            return None
+        return self.read(name, 0, self.stat(name).size)
+
+    def list(self, prefix: str = "") -> list[str]:
+        base = prefix.rpartition("/")[0]
+        found = []
+        for folder, folders, files in os.walk(os.path.join(self.url, base), followlinks=True):
+            inside = os.path.relpath(folder, self.url)
+            folders[:] = [each for each in folders if not each.startswith(".")]
+            found += [each if inside == "." else f"{inside}/{each}" for each in files]
+        return sorted(name for name in found if name.startswith(prefix))
+
+    def put(self, name: str, content: bytes) -> None:
+        path = Path(self._path(name))
+        make_folder(path.parent)
+        with replacing(path) as temporary:
+            _write(temporary, content)
+        sync_folder(path.parent)
+
+    def create(self, name: str, content: bytes) -> bool:
+        path = Path(self._path(name))
+        make_folder(path.parent)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        try:
+            _write(temporary, content)
+            os.link(temporary, path)  # unlike a rename it replaces nothing
+        except FileExistsError:
+            return self.load(name) == content
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+        return True
+
+    def delete(self, name: str) -> None:
+        Path(self._path(name)).unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _tag(found: os.stat_result) -> str:
+    return f"{found.st_size}-{found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else ""

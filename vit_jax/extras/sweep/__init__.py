@@ -1,0 +1,1 @@
+"""Runs with several values of their fields, chosen and pruned by Optuna."""

@@ -1,0 +1,1 @@
+"""Captions of pictures of which another network has made a vector each."""

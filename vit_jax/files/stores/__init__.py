@@ -1,1 +1,0 @@
-"""Objects in a folder or in an object store, behind one interface."""

@@ -1,0 +1,1 @@
+"""Products and attention computed faster than by their plain formulas, where devices can."""

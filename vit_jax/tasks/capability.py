@@ -1,0 +1,80 @@
+"""What a trained network can besides answering, by name: CAPABILITIES in vit_jax/plugins.py. Nothing here loads jax."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..errors import UserError
+from ..files.terminal import print_note
+from ..plugins import CAPABILITIES, OURS
+
+
+class Capability:
+    """What a trained network can besides answering: methods, flags of `predict`, and pictures at the end of a run.
+
+    Each method that it does not define does nothing. Its methods for Python may have any other name:
+    `vit_jax.load(...).capability(NAME)` makes it. Importing its module loads no jax.
+
+    Args:
+        predictor: what `vit_jax.load` has returned. Raises UserError where that cannot have it.
+    """
+
+    # A frozen dataclass of the fields that `predict` has for it, made by config.fields.option, with defaults.
+    flags: ClassVar[type | None] = None
+
+    def __init__(self, predictor: Any):
+        self.predictor = predictor
+
+    @classmethod
+    def asked(cls, options: Any, stated: Sequence[str]) -> bool:
+        """Whether the flags of `predict` ask for it; `stated` are the fields that are given.
+
+        Raises UserError where they contradict each other. Nothing is opened yet.
+        """
+        return False
+
+    @classmethod
+    def outputs(cls, options: Any) -> Sequence[Mapping[str, str]]:
+        """{field: file} of each file that is written where it is asked for."""
+        return ()
+
+    def check(self, options: Any) -> None:
+        """Where it is asked for, before the first answer. Raises UserError where the network cannot do that."""
+
+    def after_answers(self, options: Any, inputs: Sequence[Any], caption: str) -> Iterable[tuple[str, str]]:
+        """Where it is asked for, with the first inputs that have an answer: the lines to print, (label, text).
+
+        `caption` is a line for figures, which says what the network is.
+        """
+        return ()
+
+    @classmethod
+    def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
+        """At the end of a run: draw into the folder `plots`, or keep sections there for the report.
+
+        The result is that of the test split, or None; `data` are as `Task.open_data` returns them.
+        """
+
+
+@contextlib.contextmanager
+def blaming(name: str, goes_on: bool = False) -> Iterator[None]:
+    """A context in which what a capability of another package raises becomes a sentence that names both.
+
+    It is a UserError or, where all goes on without the capability, a note.
+    """
+    try:
+        yield
+    except Exception as error:
+        package, own = CAPABILITIES.plugins()[name].package, isinstance(error, UserError)
+        if package == OURS or (own and not goes_on):
+            raise
+        subject = f"the capability {name!r} of the package {package}"
+        why = str(error) if own else f"failed ({type(error).__name__}: {error})"
+        failed = UserError(subject, why, "" if own else "update that package, or remove it")
+        if not goes_on:
+            raise failed from error
+        print_note(str(failed), sys.stderr)

@@ -1,0 +1,122 @@
+"""Hooks: what features do around a run, ours and those of other packages (HOOKS in vit_jax/plugins.py).
+
+A hook of another package is named in the field `hooks`. One that fails is left out from then on, in a sentence: the run
+goes on, and loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import runs
+from ..config.run import RunConfig
+from ..errors import Field, UserError
+from ..files.terminal import print_note
+from ..plugins import HOOKS
+
+
+class Hook:
+    """What a feature does around a run; each method that it does not define does nothing.
+
+    The order is `check`, `begin`, then `before` and `step` for steps that are due, `row` and `saved` where they fall,
+    `end` and `close`. Of several hosts the owner of the run's folder alone has hooks, so none may be due there, or
+    compute with the state. A session is that of training/session.py.
+
+    Args:
+        argument: what stands after the name in the field `hooks`, as NAME:ARGUMENT.
+    """
+
+    def __init__(self, argument: str = ""):
+        self.argument = argument
+
+    @staticmethod
+    def asked_for(run: RunConfig) -> bool:
+        """Whether a run has this hook without naming it; asked of ours alone."""
+        return False
+
+    def check(self, run: RunConfig) -> None:
+        """Before any data is opened. Raises UserError where the run cannot have this hook."""
+
+    def begin(self, folder: runs.Run, run: RunConfig, step: int) -> None:
+        """Before this process does more steps than `step`. Raises UserError to end the run."""
+
+    def due(self, step: int) -> bool:
+        """Whether this step, counted from 1, is to be done alone, between `before` and `step`."""
+        return False
+
+    def before(self, session: Any, batch: Mapping[str, Any]) -> None:
+        """Before a step that is due, with its batch on the host."""
+
+    def step(self, session: Any, step: int, metrics: Mapping[str, Any]) -> None:
+        """After a step that is due; its metrics, on the device, may not be there yet."""
+
+    def row(self, step: int, values: Mapping[str, float]) -> None:
+        """When metrics.jsonl gets a row, of training or of an evaluation: {`train/loss`, `test_ema/accuracy`: ...}."""
+
+    def histograms(self, step: int, groups: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+        """When histograms.jsonl gets a row: {`parameters` | `gradients`: {name: histogram}}."""
+
+    def saved(self, session: Any, step: int) -> None:
+        """When a checkpoint of a step is being written."""
+
+    def end(self, folder: runs.Run, again: bool) -> None:
+        """When a run has its summary; `again`: where it is shown once more, and then, as of a group, nothing else is
+        called before.
+        """
+
+    def close(self) -> None:
+        """When the process has done its part of the run, however that ended."""
+
+
+class Hooks:
+    """The hooks of a run."""
+
+    def __init__(self, run: RunConfig):
+        self.of = {name: hook() for name in HOOKS.ours if (hook := HOOKS[name]).asked_for(run)}
+        for text in run.hooks:
+            name, _, argument = text.partition(":")
+            if name in HOOKS.ours or name in self.of:
+                what, remedy = ("is there twice", "once") if name in self.of else ("is a field of its own", f"`{name}`")
+                raise UserError(Field("hooks"), f"{name!r} {what}", f"give {remedy}")
+            if name not in HOOKS:
+                known = [each for each in HOOKS.plugins() if each not in HOOKS.ours]
+                remedy = f"give {' or '.join(known)}" if known else "install the package that has it"
+                raise UserError(Field("hooks"), f"{name!r} is none", remedy)
+            hook = HOOKS[name]
+            with HOOKS.blaming(name):
+                self.of[name] = hook(argument)
+
+    def check(self, run: RunConfig) -> None:
+        """Ask each whether the run can have it. Raises UserError."""
+        self._call("check", lambda hook: hook.check(run), raises=True)
+
+    def begin(self, folder: runs.Run, run: RunConfig, step: int) -> None:
+        """Let each begin. Raises UserError."""
+        self._call("begin", lambda hook: hook.begin(folder, run, step), raises=True)
+
+    def due(self, step: int) -> bool:
+        """Whether some hook wants a step."""
+        wanted: list[bool] = []
+        self._call("due", lambda hook: wanted.append(hook.due(step)))
+        return any(wanted)
+
+    def each(self, what: str, *arguments: Any) -> None:
+        """Call a method of all hooks."""
+        self._call(what, lambda hook: getattr(hook, what)(*arguments))
+
+    def _call(self, what: str, call: Callable[[Hook], object], raises: bool = False) -> None:
+        for name, hook in [*self.of.items()]:
+            try:
+                call(hook)
+            except (Exception, SystemExit) as error:
+                if name in HOOKS.ours or (raises and isinstance(error, UserError)):
+                    raise
+                where = f"the hook {name!r} of the package {HOOKS.plugins()[name].package}"
+                print_note(
+                    f"{where} has failed in {what} ({type(error).__name__}: {error}); the run goes on without it"
+                )
+                del self.of[name]
+                with contextlib.suppress(Exception):
+                    hook.close()
