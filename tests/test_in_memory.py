@@ -98,6 +98,7 @@ def test_what_is_written_is_verified_and_rounded(vit, tmp_path, capsys):
 
 
 def test_large_weights_are_cut_into_files_that_their_library_opens(vit, tmp_path):
+    pytest.importorskip("torch")
     pytest.importorskip("transformers")
     transformers = load("transformers")
     whole = vit_jax.export(vit, to="timm")
