@@ -26,8 +26,8 @@ SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config
 SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
-    rf"convert(\..+)?|vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?))?"
-    r"|vit_jax\.(tasks\.capability|extras\.(stores\.\w+|\w+\.(command|capability|config|spec|preset)))"
+    rf"vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?))?"
+    r"|convert(\..+)?|vit_jax\.(tasks\.capability|extras\.(stores\.\w+|\w+\.(command|capability|config|spec|preset)))"
 )
 HANDS_ON = "vit_jax/runs"  # the only package whose __init__ hands on names, those of its own files: users read runs
 MODELS = {path.stem.removesuffix("_config") for path in ROOT.glob("vit_jax/models/*_config.py")}
@@ -652,10 +652,10 @@ class Budget(NamedTuple):
 
 BUDGET = Budget(
     lines={
-        "vit_jax": 477, "vit_jax/augmentation": 1_029, "vit_jax/commands": 2_989, "vit_jax/config": 2_336,
+        "vit_jax": 477, "vit_jax/augmentation": 1_029, "vit_jax/commands": 2_990, "vit_jax/config": 2_336,
         "vit_jax/data": 8_504, "vit_jax/decode": 506, "vit_jax/extras": 8_914, "vit_jax/figures": 1_187,
         "vit_jax/files": 1_478, "vit_jax/machine": 1_993, "vit_jax/models": 4_036, "vit_jax/presets": 987,
-        "vit_jax/reports": 629, "vit_jax/runs": 1_376, "vit_jax/scores": 593, "vit_jax/tasks": 5_604,
+        "vit_jax/reports": 629, "vit_jax/runs": 1_376, "vit_jax/scores": 593, "vit_jax/tasks": 5_600,
         "vit_jax/text": 1_596, "vit_jax/training": 4_547, "vit_jax/weights": 2_447, "convert": 1_545,
         "convert/adapt": 923, "convert/commands": 838, "convert/containers": 3_873, "convert/dialects": 6_649,
         "convert/plan": 757, "convert/recognise": 1_682, "convert/verify": 2_473, "convert/write": 4_155,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ..errors import UserError
 from ..files.terminal import print_note
-from ..plugins import CAPABILITIES, OURS
+from ..plugins import CAPABILITIES
 
 
 class Capability:
@@ -67,14 +67,10 @@ def blaming(name: str, goes_on: bool = False) -> Iterator[None]:
     It is a UserError or, where all goes on without the capability, a note.
     """
     try:
-        yield
-    except Exception as error:
-        package, own = CAPABILITIES.plugins()[name].package, isinstance(error, UserError)
-        if package == OURS or (own and not goes_on):
+        with CAPABILITIES.blaming(name):
+            yield
+    except UserError as error:
+        if name in CAPABILITIES.ours or not goes_on:
             raise
-        subject = f"the capability {name!r} of the package {package}"
-        why = str(error) if own else f"failed ({type(error).__name__}: {error})"
-        failed = UserError(subject, why, "" if own else "update that package, or remove it")
-        if not goes_on:
-            raise failed from error
-        print_note(str(failed), sys.stderr)
+        subject, said = f"the capability {name!r} of the package {CAPABILITIES.plugins()[name].package}", str(error)
+        print_note(said if said.startswith(subject) else f"{subject}: {said}", sys.stderr)

@@ -108,10 +108,11 @@ def _fitting() -> dict[str, type[Capability]]:
 
 
 CAPABLE = _fitting()
+OF_CAPABILITIES = [each.flags for each in CAPABLE.values() if each.flags]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(AnswerFlags, FeatureFlags, *(each.flags for each in CAPABLE.values() if each.flags), PredictFlags):  # type: ignore[misc]
+class Options(AnswerFlags, FeatureFlags, *OF_CAPABILITIES, PredictFlags):  # type: ignore[misc]
     """Predict the classes of images, translate sentences, or describe images.
 
     The flags from --beam on direct the search for a text; classes need none.
