@@ -1,6 +1,7 @@
 """The house: what may import what (read from the source, nothing is run), and that each rule can fail."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -94,9 +95,24 @@ class Import(NamedTuple):
     at_load: bool  # when the importing file is imported, not when one of its functions runs
 
 
-def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) -> Iterator[Import]:
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's syntax tree."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and what it holds at any depth, without expressions, which are most of a tree."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield from statements(child)
+
+
+def imports(path: Path, module: str, modules: set[str]) -> Iterator[Import]:
     """Every import of a file, also those inside functions and by importlib.import_module("...")."""
-    package = module if is_package else module.rpartition(".")[0]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    by_name = re.search("import_module|__import__", path.read_text(encoding="utf-8"))  # then calls are looked at, too
 
     def resolve(name: str, level: int) -> str:
         if not level:
@@ -111,10 +127,10 @@ def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) 
             base = resolve(node.module or "", node.level)
             for alias in node.names:  # a name of a package is a module of it, or else something that its __init__ holds
                 yield Import(f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base, at_load)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+        elif isinstance(node, ast.Call) and {getattr(node.func, "id", ""), getattr(node.func, "attr", "")} & {
             "import_module",
             "__import__",
-        ):
+        }:
             for argument in node.args[:1]:
                 name = argument.value if isinstance(argument, ast.Constant) else None
                 yield Import(
@@ -127,23 +143,22 @@ def imports(tree: ast.Module, module: str, is_package: bool, modules: set[str]) 
             return
         inner = at_load and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):
-            yield from walk(child, inner)
+            if by_name or not isinstance(child, ast.expr):
+                yield from walk(child, inner)
 
-    return walk(tree, True)
+    return walk(tree_of(path), True)
 
 
+@functools.cache
 def read(root: Path, package: str = "vit_jax") -> dict[str, list[Import]]:
     """{module: its imports} of a package under a root."""
     files: dict[str, Path] = {}
     for path in sorted(path for name in ("vit_jax", package) for path in (root / name).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    modules = set(files)
     return {
-        module: list(
-            imports(
-                ast.parse(path.read_text(encoding="utf-8"), str(path)), module, path.name == "__init__.py", set(files)
-            )
-        )
+        module: list(imports(path, module, modules))
         for module, path in files.items()
         if module.partition(".")[0] == package
     }
@@ -153,7 +168,7 @@ def computing_modules(root: Path, folder: str) -> list[str]:
     """The modules of the core that files of a folder name as text, `module:class`, for others to load."""
     found, target = set(), re.compile(r"vit_jax(?!\.extras)[\w.]*:[A-Z]\w*")
     for path in (root / "vit_jax" / folder).rglob("*.py"):
-        texts = (getattr(node, "value", None) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        texts = (getattr(node, "value", None) for node in ast.walk(tree_of(path)))
         found |= {text.partition(":")[0] for text in texts if target.fullmatch(str(text))}
     return sorted(found)
 
@@ -187,7 +202,7 @@ def told_apart(root: Path) -> list[str]:
                 or module.startswith(("convert.dialects.", "convert.verify.libraries."))
             ):
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            for node in ast.walk(tree_of(path)):
                 said = {getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None)} & classes
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     said = {node.value} & texts or set(
@@ -228,7 +243,7 @@ def loads_jax(graph: dict[str, list[Import]], module: str) -> list[str]:
 
 def violations(root: Path) -> list[str]:
     """What breaks the house rules under a root; empty when all is well."""
-    graph = read(root)
+    graph = {**read(root)}
     for loader, folder in BUILDERS.items():
         graph[loader] = [*graph.get(loader, []), *(Import(name, False) for name in computing_modules(root, folder))]
     found = [line for module, its in graph.items() for line in file_violations(module, its)]
@@ -281,7 +296,7 @@ def room_violations(root: Path, graph: dict[str, list[Import]]) -> Iterator[str]
     """Packages whose __init__ does more than say what they are, and rooms with too many files."""
     for path in sorted((root / "vit_jax").rglob("__init__.py")):
         package = path.parent.relative_to(root)
-        body = ast.parse(path.read_text(encoding="utf-8")).body
+        body = tree_of(path).body
         hands_on = [n for n in body if isinstance(n, ast.ImportFrom) and n.level == 1 and str(package) == HANDS_ON]
         said = [n for n in body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
         all_names = [n for n in body if ast.unparse(n).startswith("__all__ = ")]
@@ -690,7 +705,7 @@ def arrows(root: Path, package: str) -> int:
 def docstring_lines(tree: ast.AST) -> set[int]:
     """The numbers of the lines that docstrings take."""
     found: set[int] = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             found |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return found
@@ -700,8 +715,7 @@ def density(root: Path, package: str) -> float:
     """The mean length of a line of code, without its indentation, comments, docstrings and blank lines."""
     lengths: list[int] = []
     for path in sorted((root / package).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        docs, lines = docstring_lines(ast.parse(text)), text.splitlines()
+        docs, lines = docstring_lines(tree_of(path)), path.read_text(encoding="utf-8").splitlines()
         kept = (line.strip() for number, line in enumerate(lines, 1) if number not in docs)
         lengths += [len(line) for line in kept if line and not line.startswith("#")]
     return sum(lengths) / len(lengths)
@@ -711,7 +725,7 @@ def long_functions(root: Path, package: str) -> list[str]:
     """The functions that do not fit a screen, their docstring aside."""
     found = []
     for path in sorted((root / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(tree_of(path)):
             if isinstance(node, ast.FunctionDef):
                 lines = set(range(node.lineno, (node.end_lineno or 0) + 1))
                 if len(lines - docstring_lines(node)) > LONGEST_FUNCTION:
@@ -843,7 +857,7 @@ def open_choices(trees: dict[str, ast.Module]) -> list[str]:
 def parsed(root: Path) -> dict[str, ast.Module]:
     """{file: its tree} of the three packages under a root."""
     paths = (path for package in ("vit_jax", "convert", "torch_ref") for path in sorted((root / package).rglob("*.py")))
-    return {str(path.relative_to(root)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    return {str(path.relative_to(root)): tree_of(path) for path in paths}
 
 
 def test_no_value_of_a_literal_is_silently_taken_for_another():
