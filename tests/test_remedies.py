@@ -88,8 +88,10 @@ def trees() -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
 
 
-def texts() -> Iterator[Named]:
+@functools.cache
+def texts() -> list[Named]:
     """All texts of the code but docstrings, with GAP for each value."""
+    found = []
     for file, tree in trees().items():
         inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
         documents = {
@@ -100,7 +102,8 @@ def texts() -> Iterator[Named]:
         for node in ast.walk(tree):
             is_text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and type(node.value) is str)
             if is_text and id(node) not in inside | documents:
-                yield Named(f"{file}:{node.lineno}", _text(node))
+                found.append(Named(f"{file}:{node.lineno}", _text(node)))
+    return found
 
 
 def calls(name: str) -> Iterator[tuple[str, list[str]]]:
@@ -183,12 +186,19 @@ def spans() -> Iterator[Named]:
                 yield Named(place, span)
 
 
+@functools.cache
+def names_in_shell() -> dict[str, set[str]]:
+    """The flags, without their dashes, of runs, of other commands and of convert."""
+    return {
+        "run": {name for each in run_defaults() for name in flags.flags(each)},
+        "command": {n for each in OF_COMMANDS for flag in flags.flags(each).values() for n in (flag.name, flag.also)},
+        "convert": {flag.removeprefix("--") for flag in convert_flags() if flag.startswith("--")},
+    }
+
+
 def in_shell(name: str) -> set[str]:
     """The fields of which command, or of convert, have a name in the shell."""
-    found = {"run" for each in run_defaults() if name.replace("_", "-") in flags.flags(each)}
-    found |= {"command" for each in OF_COMMANDS for flag in flags.flags(each).values()
-              if name.replace("_", "-") in (flag.name, flag.also)}  # fmt: skip
-    return found | {"convert" for flag in convert_flags() if flag == f"--{name.replace('_', '-')}"}
+    return {door for door, names in names_in_shell().items() if name.replace("_", "-") in names}
 
 
 @functools.cache
@@ -198,10 +208,15 @@ def arguments() -> set[str]:
     return own | {f.name for f in dataclasses.fields(Decoding)} | {"features"}  # features is a method
 
 
+@functools.cache
+def fields() -> set[str]:
+    """The names that the argument `fields` takes."""
+    return {name for each in run_defaults() for name in flat(each.run())}
+
+
 def in_python(name: str) -> bool:
     """Whether Python has a name: in `fields`, as an argument, by its last part where it has several."""
-    in_fields = any(name in flat(each.run()) for each in run_defaults())
-    return in_fields or bool({name, name.rpartition(".")[2], name.replace(".", "_"), f"{name}_"} & arguments())
+    return name in fields() or bool({name, name.rpartition(".")[2], name.replace(".", "_"), f"{name}_"} & arguments())
 
 
 def test_every_field_and_option_that_a_message_names_is_one_for_the_shell_and_for_python():
@@ -248,6 +263,7 @@ def _literal(word: str) -> Any:
         return word
 
 
+@functools.cache
 def stated_spans() -> list[str]:
     """All fields of runs with a value that messages name in full, and some whose value they fill in."""
     named = {span for _, span in spans() if " " in span and GAP not in span and "..." not in span}
