@@ -106,8 +106,8 @@ def ours(model: Any, source: np.ndarray, beam: int, special: dict[str, int], cac
     import jax.numpy as jnp
 
     from vit_jax.decode.search import search
+    from vit_jax.models.attention import attention_mask
     from vit_jax.models.decoder import Cache
-    from vit_jax.models.masks import attention_mask
     from vit_jax.models.state import merge, split_model
 
     definition, tree = split_model(model)

@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 
 from vit_jax.machine.targets import read_target
+from vit_jax.models import fused as module
 from vit_jax.models.attention import Attention, Causal, Leading, attention_core, plain_or_fused
 from vit_jax.models.build import network_class
-from vit_jax.models.kernels import fused as module
-from vit_jax.models.kernels.fused import implementation
+from vit_jax.models.fused import implementation
 from vit_jax.models.lowering import of_training
 from vit_jax.models.state import merge, split_model
 from vit_jax.presets.table import preset
@@ -69,7 +69,7 @@ def close(got, expected):
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_formula(case, captured, narrow, monkeypatch):
     """In the form for narrow heads and in that for wide ones."""
-    monkeypatch.setattr("vit_jax.models.kernels.fused.NARROW", narrow)
+    monkeypatch.setattr("vit_jax.models.fused.NARROW", narrow)
     got, expected = (
         jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2, 3)))(Q, K, V, BIAS)
         for core in (attention_core, plain)

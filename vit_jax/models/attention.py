@@ -1,4 +1,4 @@
-"""Attention: the layer, its formula, its masks, and the pool that is an attention.
+"""Attention: the layer, its formula, the pool that is an attention, and masks.
 
 Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh; Nq queries, Nk keys. Masks are boolean, True
 where a query may attend to a key. A padding is [B, N], True at real tokens; a mask is 4-D and broadcasts to
@@ -7,6 +7,8 @@ where a query may attend to a key. A padding is [B, N], True at real tokens; a m
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -16,11 +18,10 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .kernels.fused import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
+from .fused import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
 from .lowering import PLAIN, Lowering
-from .positions.relative import RelativePosition
-from .positions.rotary import angles, apply_rope
+from .positions import RelativePosition, angles, apply_rope
 
 
 class Attention(nnx.Module):
@@ -248,3 +249,45 @@ def check_mask(mask: Array | Known | None, shape: tuple[int, int | None, int, in
             f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; "
             "give it that shape, or give a padding [B, N] as a padding argument"
         )
+
+
+def attention_mask(
+    batch: int,
+    query_length: int,
+    key_length: int,
+    *,
+    padding: Array | None = None,
+    mask: Array | None = None,
+    causal: bool = False,
+) -> Array | None:
+    """One mask for all that hides keys: a padding, a mask, and what comes later. Shapes: padding bool [B, Nk], mask [B,
+    H, Nq, Nk]. A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
+    """
+    masks = []
+    if padding is not None:
+        if padding.dtype != bool or padding.shape != (batch, key_length):
+            raise ArgumentError(
+                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
+                "True at real tokens: give it that dtype and shape"
+            )
+        masks.append(padding[:, None, None, :])
+    if mask is not None:
+        # Attention checks it too, but only after a mask of fewer axes would have been broadcast to the others.
+        check_mask(mask, (batch, None, query_length, key_length))
+        masks.append(mask)
+    if causal:
+        masks.append((jnp.arange(key_length) <= jnp.arange(query_length)[:, None])[None, None])
+    return functools.reduce(operator.and_, masks) if masks else None
+
+
+def from_torch_mask(mask: Any, heads: int = 0) -> Array:
+    """A boolean mask of torch (True = ignore) in our form (True = attend) -> bool [B, Nk]."""
+    ignored = jnp.asarray(mask)
+    if ignored.dtype != bool:
+        raise ArgumentError(
+            f"mask {ignored.dtype}: only boolean masks are taken; for an additive one give mask == -inf"
+        )
+    keep = ~ignored
+    if not heads:
+        return keep
+    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])

@@ -15,11 +15,10 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .attention import Attention, Causal
+from .attention import Attention, Causal, attention_mask
 from .layers import NORMS, Intermediates, LayerNorm, Mlp, dropout, fold
 from .lowering import PLAIN, Lowering
-from .masks import attention_mask
-from .positions.relative import RelativePosition
+from .positions import RelativePosition
 from .stack import Stack
 from .transformer_config import TransformerConfig
 

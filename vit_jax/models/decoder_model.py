@@ -18,11 +18,10 @@ from jax import Array
 from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
-from .attention import Causal
+from .attention import Causal, attention_mask
 from .decoder import Cache, Decoder, norm
 from .layers import Intermediates, accumulation_dtype, dropout, fold, sinusoids
 from .lowering import PLAIN, Lowering
-from .masks import attention_mask
 from .state import Network
 from .transformer_config import TransformerConfig
 

@@ -18,8 +18,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .kernels.rounded import rounded_product
-from .lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering, rounded_product
 
 
 def accumulation_dtype(dtype: Any) -> Any:

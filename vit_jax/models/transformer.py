@@ -21,11 +21,11 @@ from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
+from .attention import attention_mask
 from .decoder import attention, mlp, norm, relative
 from .decoder_model import DecoderModel, Embedding, check_vectors
 from .layers import Intermediates, capture, dropout, fold, sow
 from .lowering import PLAIN, Lowering
-from .masks import attention_mask
 from .stack import Stack
 from .transformer_config import TransformerConfig
 

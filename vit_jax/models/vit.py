@@ -44,7 +44,7 @@ from .layers import (
     sow,
 )
 from .lowering import PLAIN, Lowering
-from .positions import rotary
+from .positions import axial, mixed_frequencies, patch_positions
 from .stack import Stack
 from .vit_config import ViTConfig
 from .vit_options import MAPS
@@ -211,7 +211,7 @@ class ViT(state.Network):
         """Initial values, float64, of parameters whose start is "computed": trained sinusoids, mixed frequencies."""
         values = {"position": fixed_positions(c)} if c.position_stored and c.position != "learned" else {}
         if c.rotary == "mixed":
-            start = rotary.mixed_frequencies(c.heads, c.resolved_head_width, c.rotary_base)
+            start = mixed_frequencies(c.heads, c.resolved_head_width, c.rotary_base)
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
         return values
 
@@ -405,7 +405,7 @@ def rotary_table(c: ViTConfig, dtype: Any) -> Array | None:
     """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
     if c.rotary == "none":
         return None
-    places = rotary.patch_positions(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
+    places = patch_positions(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
     if c.rotary == "axial":
-        places = rotary.axial(places, c.resolved_head_width, c.rotary_base, c.rotary_periods)
+        places = axial(places, c.resolved_head_width, c.rotary_base, c.rotary_periods)
     return jnp.asarray(places, dtype)

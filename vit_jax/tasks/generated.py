@@ -15,8 +15,7 @@ from jax import Array
 
 from ..config.decoding import Decoding, check_decoding
 from ..config.hints import hint, names_of, nearest
-from ..decode.base import Found
-from ..decode.search import generate
+from ..decode.search import Found, generate
 from ..errors import Field, UserError
 from ..files.terminal import printable
 from ..machine import backend

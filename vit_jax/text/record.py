@@ -14,8 +14,7 @@ from ..files.digests import text_digest
 from .classes import UNSTATED, Spoken
 from .folder import has_two, open_files, read_folder, with_ids
 from .pieces import train_pieces
-from .spoken import with_languages
-from .task_params import kept_tasks
+from .spoken import kept_tasks, with_languages
 from .tokenizer import Tokenizer
 from .vocabulary import Vocabulary, count_words, splits_marks
 
