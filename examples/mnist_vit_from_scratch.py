@@ -219,7 +219,7 @@ wide = replace(right, network=with_wide_norms)
 # ## Fault 5: heads that see slices, and nothing that joins them
 #
 # In the notebook, head 1 gets the numbers 1 to 10 of each token and head 2 the other ten, and their results are put
-# side by side. There is no [projection](../vit_jax/models/attention.py#L119 "return self.out.from_heads(context)"),
+# side by side. There is no [projection](../vit_jax/models/attention.py#L115 "return self.out.from_heads(context)"),
 # which in every published Transformer mixes what the heads have found.
 #
 # To get the same from our network, we set the weights of query, key and value to zero where a head would read the

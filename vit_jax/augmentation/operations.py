@@ -42,9 +42,7 @@ _TABLES = ("posterize", "solarize", "solarize_add", "autocontrast", "equalize")
 
 
 def apply(images: Array, operation: Array, value: Array, used: Sequence[str]) -> Array:
-    """Each image after its operation: images uint8 [B, h, w, C], operation int32 [B], value float32 [B] -> uint8 [B, h,
-    w, C].
-    """
+    """uint8 [B, h, w, C] after an operation, int32 [B], with a value, float32 [B], for each image."""
 
     results = [images]
     if any(name in used for name in _AFFINE):
@@ -207,9 +205,7 @@ def smooth(images: Array) -> Array:
 
 
 def gaussian_blur(images: Array, sigma: Array) -> Array:
-    """Pillow's ImageFilter.GaussianBlur: three box blurs along rows, then three along columns, in fixed point. Shapes:
-    images uint8 [B, h, w, C], sigma float32 [B] -> int32 [B, h, w, C].
-    """
+    """Pillow's GaussianBlur, sigma float32 [B]: three box blurs along rows, three along columns, in fixed point."""
     index = jnp.clip(jnp.round(sigma * 100), 0, SIGMAS).astype(jnp.int32)
     weights = jnp.asarray(_box_weights())[index][:, :, None, None, None]  # uint32 [B, 3, 1, 1, 1]
     out = images.astype(jnp.uint32)

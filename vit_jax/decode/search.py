@@ -66,10 +66,8 @@ def search(
     d, longest = check_decoding(settings), settings.max_length or room
     rules, room = Rules(ids, d, longest), min(room, longest)
     if d.beam > 1:
-        found = beam_search(step, take, cache, rows, rules, room)
-        return found._replace(
-            tokens=found.tokens[:, : d.nbest], scores=found.scores[:, : d.nbest], lengths=found.lengths[:, : d.nbest]
-        )
+        *answers, complete = beam_search(step, take, cache, rows, rules, room)
+        return Found(*(x[:, : d.nbest] for x in answers), complete)
     if not d.sample:
         return one_by_one(step, cache, rows, rules, room, likeliest)
     if keys is None:
@@ -77,13 +75,8 @@ def search(
     batch, n = rows.shape[0], d.nbest
     several = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n)))(keys).reshape(-1)
     every = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), n)
-    found = one_by_one(step, take(cache, every), rows[every], rules, room, draw_tokens(d, several))
-    return Found(
-        found.tokens.reshape(batch, n, room),
-        found.scores.reshape(batch, n),
-        found.lengths.reshape(batch, n),
-        found.complete.reshape(batch, n).all(1),
-    )
+    *answers, complete = one_by_one(step, take(cache, every), rows[every], rules, room, draw_tokens(d, several))
+    return Found(*(x.reshape(batch, n, *x.shape[2:]) for x in answers), complete.reshape(batch, n).all(1))
 
 
 # One token after the other for each row by itself: the likeliest one (greedy search), or a random one.
@@ -188,9 +181,7 @@ class Beams(NamedTuple):
 
 
 def beam_search(step: Step, take: Take, cache: Any, rows: Array, rules: Rules, room: int) -> Found:
-    """The K best answers to each input. The search stops when that of all inputs is over. Shapes: rows bool [B] ->
-    tokens [B, K, room].
-    """
+    """The K best answers, [B, K, room], to each input, until those of all inputs are over; rows bool [B]."""
     ids, (batch,), beam = rules.ids, rows.shape, rules.settings.beam
     at_once = rules.settings.early_stopping == "true"
     penalties = jnp.asarray(rules.penalties())

@@ -25,9 +25,7 @@ from .positions import RelativePosition, angles, apply_rope
 
 
 class Attention(nnx.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section
-    3.2).
-    """
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, 3.2)."""
 
     def __init__(
         self,
@@ -100,9 +98,7 @@ class Attention(nnx.Module):
         intermediates: Intermediates | None = None,
         name: str = "attention",
     ) -> Array:
-        """Attention to keys and values that `project` has given: query [B, Nq, D], k [B, H, Nk, Dh], v [B, H, Nk, Dh],
-        rotary [..., N, Dh/2] -> [B, Nq, D].
-        """
+        """[B, Nq, D] -> [B, Nq, D], to what `project` has given, [B, H, Nk, Dh] each; rotary [..., N, Dh/2]."""
         q = self.query.to_heads(query, self.heads)
         q = q if self.query_norm is None else self.query_norm(q)
         q = q if rotary is None else apply_rope(q, rotary, self.pairs)
@@ -155,8 +151,8 @@ def plain_or_fused(
     """
     known, dtypes = isinstance(mask, Known), {x.dtype.name for x in (q, k, v)}
     if fused and (mask is None or known) and kept is None and len(dtypes) == 1 and dtypes <= FUSED:
-        real = mask.count if isinstance(mask, Leading) else 0
-        return fused_attention(q, k, v, bias, scale, isinstance(mask, Causal), capability, real), None
+        real = mask.count if isinstance(mask, Known) else 0
+        return fused_attention(q, k, v, bias, scale, known and not real, capability, real), None
     return attention_core(q * scale, k, v, mask.array if isinstance(mask, Known) else mask, bias, kept, rate)
 
 
@@ -195,21 +191,14 @@ class AttentionPool(Attention):
 
 @dataclass(frozen=True)
 class Known:
-    """A mask of known structure, which a fused kernel may use."""
+    """A mask of known structure, which a fused kernel may use.
+
+    Either it is causal, [1, 1, N, N]: each token attends to itself and to those before it. Or, [1, 1, 1, N], all attend
+    to the first `count` tokens, and the outputs of the others are thrown away.
+    """
 
     array: Array
-
-
-@dataclass(frozen=True)
-class Causal(Known):
-    """A mask [1, 1, N, N]: each token attends to itself and to those before it."""
-
-
-@dataclass(frozen=True)
-class Leading(Known):
-    """A mask [1, 1, 1, N]: all attend to the first `count` tokens, and the outputs of the others are thrown away."""
-
-    count: int
+    count: int = 0  # 0: it is causal
 
 
 def needs_even(attention: nnx.Module, dtype: Any) -> bool:
@@ -221,16 +210,14 @@ def needs_even(attention: nnx.Module, dtype: Any) -> bool:
     return how == "cudnn" and not why_plain(attention, name)
 
 
-def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Leading]:
-    """Tokens and one more, of zeros, which no other may attend to: x [B, N, D] -> (x [B, N + 1, D], table [..., n + 1,
-    d], the mask that hides it).
-    """
+def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Known]:
+    """x [B, N, D] and table [..., n, d] with one more token, of zeros, and the mask that hides it from all."""
 
     def padded(a: Array) -> Array:
         return jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, 1), (0, 0)])
 
     count = x.shape[1]
-    mask = Leading((jnp.arange(count + 1) < count)[None, None, None], count)
+    mask = Known((jnp.arange(count + 1) < count)[None, None, None], count)
     return padded(x), None if table is None else padded(table), mask
 
 
@@ -260,9 +247,7 @@ def attention_mask(
     mask: Array | None = None,
     causal: bool = False,
 ) -> Array | None:
-    """One mask for all that hides keys: a padding, a mask, and what comes later. Shapes: padding bool [B, Nk], mask [B,
-    H, Nq, Nk]. A mask, bool, broadcastable to [B, H, Nq, Nk]; None if nothing is masked.
-    """
+    """What padding [B, Nk], mask [B, H, Nq, Nk] and `causal` leave of keys, bool, 4-D; None if that is all."""
     masks = []
     if padding is not None:
         if padding.dtype != bool or padding.shape != (batch, key_length):

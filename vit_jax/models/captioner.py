@@ -52,11 +52,10 @@ class Captioner(DecoderModel):
         self.vit = None if c.encoder is None else ViT(c.encoder, **how, lowering=lowering.within("vit"))
         self.memory = Linear(c.projected, c.text.width, True, param_dtype, lowering) if c.projected else None
         self.add_target(c.text, dtype, param_dtype, lowering)
-        state.draw(self, rngs, param_dtype, type(self).computed(c))
+        state.draw(self, rngs, param_dtype)
 
     @staticmethod
     def computed(c: CaptionerConfig) -> dict[str, np.ndarray]:
-        """Initial values of the parameters whose start is "computed", as `ViT.computed` gives them."""
         return {} if c.encoder is None else {f"vit.{name}": x for name, x in ViT.computed(c.encoder).items()}
 
     @mesh_agnostic
@@ -132,12 +131,10 @@ class Captioner(DecoderModel):
             check_vectors("source", source, c.memory_width)
             x = source.astype(self.dtype)
         else:
-            inner: Intermediates | None = None
-            if intermediates is not None:
-                named = ((name, value) for name, value in intermediates.items() if name.startswith("vit."))
-                inner = {name.removeprefix("vit."): value for name, value in named}
-            x = self.vit.encode(source, fold(keys, 0), intermediates=inner)
-            for name, value in (inner or {}).items():
+            asked = (name for name in intermediates or () if name.startswith("vit."))
+            inner: Intermediates = {name.removeprefix("vit."): None for name in asked}
+            x = self.vit.encode(source, fold(keys, 0), intermediates=None if intermediates is None else inner)
+            for name, value in inner.items():
                 sow(intermediates, f"vit.{name}", value)
             if c.memory == "patches":
                 x = x[:, c.vit.first_patch :]

@@ -120,9 +120,7 @@ def options(compute_dtype: str, target: Target = HERE) -> dict[str, Any]:
 
 
 def rounded_product(a: Array, b: Array) -> Array:
-    """a @ b of rounded factors. It is a primitive of jax, so that all its derivatives are such products too. Shapes: a
-    [..., M, K], b [..., K, N] -> [..., M, N], float32.
-    """
+    """a @ b of rounded factors, float32: a primitive, so that all its derivatives are such products too."""
     product: Array = product_p.bind(a, b)
     return product
 

@@ -69,9 +69,7 @@ def mixed_frequencies(heads: int, width: int, base: float) -> np.ndarray:
 
 
 def angles(table: Array, frequencies: Array | None) -> Array:
-    """The angles by which queries and keys of patches are turned: table [..., n, Dh/2], frequencies [2, H, Dh/2] ->
-    [..., H or 1, n, Dh/2].
-    """
+    """The angles of patches, [..., H or 1, n, Dh/2], from table [..., n, Dh/2] and frequencies [2, H, Dh/2]."""
     table = table[..., None, :, :]
     if frequencies is None:
         return table
@@ -80,9 +78,7 @@ def angles(table: Array, frequencies: Array | None) -> Array:
 
 
 def apply_rope(x: Array, angles: Array, pairs: str) -> Array:
-    """Queries or keys with those of the last n tokens turned: x keys [B, H, N, Dh], angles [..., n, Dh/2] -> [B, H, N,
-    Dh] in the dtype of x.
-    """
+    """Queries or keys [B, H, N, Dh], those of the last n tokens turned by angles [..., n, Dh/2], in x's dtype."""
     first, axis = x.shape[2] - angles.shape[-2], -2 if pairs == "halves" else -1
     patches = x[:, :, first:].astype(angles.dtype)
     split = patches.reshape(*patches.shape[:-1], *((2, -1) if pairs == "halves" else (-1, 2)))

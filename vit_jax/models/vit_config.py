@@ -137,7 +137,7 @@ class ViTConfig(ViTOptions, NetworkConfig):
         return self._flops(self.patches)
 
     def training_flops(self) -> int:
-        return self._flops(self.kept_patches)
+        return self._flops(max(1, round(self.patches * (1 - self.patch_dropout))))  # those that dropout leaves
 
     def _flops(self, patches: int) -> int:
         """`flops` where so many patches enter the blocks."""

@@ -19,9 +19,7 @@ DRAWS = 200
 
 @dataclass(frozen=True)
 class Reliability:
-    """What predictions of similar confidence are worth: counts int [bins], confidence float [bins], right float
-    [bins].
-    """
+    """What predictions of similar confidence are worth: of each bin a count, the mean confidence, the share right."""
 
     counts: np.ndarray
     confidence: np.ndarray
@@ -63,9 +61,7 @@ NOTHING_KNOWN = "of no image of validation is any label known"
 
 
 def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
-    """The temperature of classes, by cross entropy: labels int [n], logits float [n, K] -> (T, ""), or (None, why there
-    is none).
-    """
+    """(T, "") of classes, by cross entropy, or (None, why there is none); labels int [n], logits float [n, K]."""
     logits = logits.astype(np.float64)
     own = np.take_along_axis(logits, labels[:, None].astype(np.int64), 1)[:, 0]
 
@@ -77,9 +73,7 @@ def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | N
 
 
 def set_temperature(truth: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
-    """The temperature of all labels of a set, by binary cross entropy over the known cells: truth int8 [n, K], logits
-    float [n, K].
-    """
+    """`class_temperature` of all labels of a set, by binary cross entropy over the known cells; truth int8 [n, K]."""
     known = truth >= 0
     z, true = logits.astype(np.float64)[known], truth[known] == 1
 
@@ -98,9 +92,7 @@ def class_loss(labels: np.ndarray, logits: np.ndarray) -> float:
 
 
 def set_loss(truth: np.ndarray, logits: np.ndarray) -> float:
-    """The binary cross entropy of a set, a mean over the known cells; NaN where none is. Shapes: truth int8 [n, K],
-    logits float [n, K].
-    """
+    """The binary cross entropy of a set, a mean over the known cells; NaN where none is; truth int8 [n, K]."""
     known = truth >= 0
     z = logits.astype(np.float64)[known]
     return float((np.logaddexp(0, z) - z * (truth[known] == 1)).mean()) if known.any() else float("nan")

@@ -24,9 +24,7 @@ def balanced_accuracy(confusion: np.ndarray) -> float:
 
 
 def rank_classes(labels: np.ndarray, probabilities: np.ndarray) -> Scores:
-    """ap_macro and auroc_macro of each class against the rest; the means are over the classes that have an image.
-    Shapes: labels int [n], probabilities float [n, K].
-    """
+    """ap_macro and auroc_macro of each class against the rest, means over the classes that have an image."""
     classes = probabilities.shape[1]
     out = rank((labels[:, None] == np.arange(classes)).astype(np.int8), probabilities, "ap_macro")
     there = int((~np.isnan(out.each["average_precision"])).sum())
@@ -93,9 +91,7 @@ def _rank_each(truth: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def rank(truth: np.ndarray, scores: np.ndarray, mean: str = "map") -> Scores:
-    """Average precision and area under ROC of each label, and their means over the labels that have one: truth int8 [n,
-    K], scores float [n, K].
-    """
+    """Average precision, area under ROC and their means over the labels that have one; truth int8 [n, K]."""
     out, fault = Scores(), no_numbers(scores)
     precision, area = np.full((2, truth.shape[1]), np.nan) if fault else _rank_each(truth, scores)
     out.each = {"average_precision": precision, "auroc": area}

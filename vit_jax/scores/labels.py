@@ -8,9 +8,7 @@ from .classes import Scores, precision_recall_f1, rank
 
 
 def over(probabilities: np.ndarray, thresholds: np.ndarray | float) -> np.ndarray:
-    """Whether probabilities are greater than their thresholds: probabilities [..., K], thresholds [K] -> bool [...,
-    K].
-    """
+    """Whether probabilities [..., K] are greater than their thresholds [K]."""
     return probabilities.astype(np.float64) > thresholds
 
 

@@ -59,11 +59,9 @@ class ByteTokens(Tokenizer):
         self._special = re.compile("|".join(map(re.escape, sorted(self.specials, key=len, reverse=True))))
 
     def number(self, token: str) -> int | None:
-        """The id of a special token; None where there is none of this name."""
         return self.specials.get(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]."""
         return check_ids(text, self.bytes_of(text), self)
 
     def bytes_of(self, text: str) -> list[int]:

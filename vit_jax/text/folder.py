@@ -140,13 +140,13 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
     sides, content = [], dict[str, Any]()
     for side in SIDES:
         tokens = tokens_of(files, side, where)
-        number, vocabulary = numbers_of(files, side, where)
+        vocabulary = numbers_of(files, side, where)
         size, rows = _size(vocabulary), model.get("vocab_size")
         if SPM[0] in files:
             tokens = {**tokens, "bos_token": tokens["pad_token"]}  # Marian begins with padding
         elif type(rows) is int and size < rows <= -(-size // MULTIPLE) * MULTIPLE:
             content["rows"] = rows
-        sides.append(special_ids(model, tokens, number, where, alone))
+        sides.append(special_ids(model, tokens, vocabulary.get, where, alone))
     content |= {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
     return {**files, IDS: json.dumps(content, indent=1).encode()}
 
@@ -192,9 +192,7 @@ def _open_spm(files: Files, side: str, languages: Languages, where: str) -> Toke
         raise UserError(where, f"{VOCABULARIES[0]} has no {token_text(tokens.get(OF_PAIRS[0]))}", "restore it")
     specials = [token_text(tokens.get(each)) for each in (OF_PAIRS if languages.in_source else OF_ONE)]
     code = token_text(tokens.get(TARGET_OF_PAIRS if languages.in_source else KEYS["source"]))
-    opened = SentencePieces(
-        files[name], vocabulary, ids, specials, languages, code, target, f"{where}: {name}"
-    )  # fmt: skip
+    opened = SentencePieces(files[name], vocabulary, ids, specials, languages, code, target, f"{where}: {name}")
     opened.kept, opened.files = _record(size, files), files
     return opened
 

@@ -64,14 +64,9 @@ def special_ids(
         begin,
         end,
         one("unk_token_id", "unk_token"),
-        banned if model else _never_generated(pad, begin, end),
+        banned if model else tuple(sorted({pad, begin} - {end})),  # a begin that is also the end may be generated
         **forced,
     )
-
-
-def _never_generated(pad: int, begin: int, end: int) -> tuple[int, ...]:
-    """What is never generated where no model says it: padding, and the begin unless that is also the end."""
-    return tuple(sorted({pad, begin} - {end}))
 
 
 def token_text(value: Any) -> str:

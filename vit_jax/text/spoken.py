@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,8 @@ def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False
     if languages is None or any(name.startswith(f"{SIDES[0]}/") for name in files):
         _refuse(spoken, where)
         return dict(files)
-    number, vocabulary = numbers_of(files, SIDES[1], where)
-    codes = [languages.code(token) for token in sorted(vocabulary, key=vocabulary.__getitem__)]
-    codes = [*filter(None, codes)]
+    vocabulary = numbers_of(files, SIDES[1], where)
+    codes = [*filter(None, map(languages.code, sorted(vocabulary, key=vocabulary.__getitem__)))]
     if not codes:  # a tokenizer of one's own, for a model of such a class
         _refuse(spoken, where)
         return dict(files)
@@ -40,7 +39,7 @@ def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False
         files, languages, vocabulary, token_text(tokens.get(KEYS["target"])), where
     )
     for side, code in found.items():
-        if code and number(languages.token.format(code)) is None:
+        if code and languages.token.format(code) not in vocabulary:
             raise _unknown(side, code, codes, "" if code == getattr(spoken, side) else f"{where}: {CONFIG}")
     if not alone and (missing := [side for side in SIDES if not found[side]]):
         fields = " and ".join(f"`{FIELDS[side]}`" for side in missing)
@@ -50,7 +49,7 @@ def with_languages(files: Files, spoken: Spoken, where: str, alone: bool = False
             f"give {fields}: there are {list_codes(codes)}",
         )
     stated = {KEYS[side]: code for side, code in found.items() if code}
-    return _with_target(with_config(files, where, **stated), languages, found["target"], number, where)
+    return _with_target(with_config(files, where, **stated), languages, found["target"], vocabulary, where)
 
 
 def _unknown(side: str, code: str, codes: list[str], file: str = "") -> UserError:
@@ -100,7 +99,7 @@ def _stated_target(files: Files, languages: Languages, vocabulary: dict[str, int
 
 
 def _with_target(
-    files: dict[str, bytes], languages: Languages, code: str, number: Callable[[str], int | None], where: str
+    files: dict[str, bytes], languages: Languages, code: str, vocabulary: Mapping[str, int], where: str
 ) -> dict[str, bytes]:
     """The files, with an ids.json by which texts begin with a language.
 
@@ -108,7 +107,7 @@ def _with_target(
     """
     if not code:
         return files
-    content, language = parse_json(files[IDS], f"{where}: {IDS}"), number(languages.token.format(code))
+    content, language = parse_json(files[IDS], f"{where}: {IDS}"), vocabulary[languages.token.format(code)]
     for side in SIDES:
         ids = ids_of(files, side, where)
         begins = languages.begins and ids.forced_begin is None and ids.begin != ids.end

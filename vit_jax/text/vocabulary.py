@@ -72,11 +72,9 @@ class Vocabulary(Tokenizer):
         return len(self.entries)
 
     def number(self, token: str) -> int | None:
-        """The id of a word; None where there is none of this name."""
         return self._ids.get(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]."""
         found = words(text, self.apart)
         if not found:
             raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
@@ -91,7 +89,6 @@ class Vocabulary(Tokenizer):
         return " ".join(self.tokens(self.ids.until_end(ids)))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The word of each id."""
         return [self.entries[int(i)] for i in ids]
 
     def compared(self, text: str) -> str:
