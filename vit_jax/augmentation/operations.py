@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,6 @@ OPERATIONS = {
 }
 NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
 _AFFINE = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
-_BLENDS = ("brightness", "contrast", "colour", "sharpness", "blur")
-_TABLES = ("posterize", "solarize", "solarize_add", "autocontrast", "equalize")
 
 
 def apply(images: Array, operation: Array, value: Array, used: Sequence[str]) -> Array:
@@ -55,7 +53,7 @@ def apply(images: Array, operation: Array, value: Array, used: Sequence[str]) ->
     return _one_of(results, [_is_in(operation, group) for group in groups])
 
 
-def _is_in(operation: Array, names: Sequence[str]) -> Array:
+def _is_in(operation: Array, names: Iterable[str]) -> Array:
     """Whether the operation of each image is one of these, bool [B]."""
     return (operation[:, None] == jnp.asarray([NUMBER[name] for name in names], jnp.int32)).any(1)
 
@@ -76,7 +74,7 @@ def _blend(images: Array, operation: Array, value: Array, names: Sequence[str]) 
     degenerate, factor = jnp.zeros((1, 1, 1, 1), jnp.int32), value
     for name in names:
         chosen = operation == NUMBER[name]
-        degenerate = jnp.where(chosen[:, None, None, None], _degenerate(name, images, value), degenerate)
+        degenerate = jnp.where(chosen[:, None, None, None], _BLENDS[name](images, value), degenerate)
         factor = jnp.where(chosen, 0, factor) if name == "blur" else factor
     return blend(degenerate, images, factor)
 
@@ -84,7 +82,7 @@ def _blend(images: Array, operation: Array, value: Array, names: Sequence[str]) 
 def _table_of_each(images: Array, operation: Array, value: Array, names: Sequence[str]) -> Array:
     """The table of each image's operation where that is one of `names`: uint8 [B, C, 256]."""
     shape = (len(images), images.shape[-1], 256)
-    tables = [jnp.broadcast_to(_table(name, images, value), shape).astype(jnp.uint8) for name in names]
+    tables = [jnp.broadcast_to(_TABLES[name](images, value), shape).astype(jnp.uint8) for name in names]
     return _one_of(tables, [operation == NUMBER[name] for name in names[1:]])
 
 
@@ -105,34 +103,22 @@ def _matrix(operation: Array, value: Array, h: int, w: int) -> Array:
     return jnp.stack([jnp.stack(row, -1) for row in rows], 1).astype(jnp.float32)
 
 
-def _degenerate(name: str, images: Array, value: Array) -> Array:
-    """What a blend starts from, int32, [B, h, w, C] or what broadcasts to it."""
-    match name:
-        case "brightness":
-            return jnp.zeros((1, 1, 1, 1), jnp.int32)
-        case "contrast":
-            return mean(grey(images))
-        case "colour":
-            return grey(images)
-        case "sharpness":
-            return smooth(images)
-        case _:
-            return gaussian_blur(images, value)
-
-
-def _table(name: str, images: Array, value: Array) -> Array:
-    """New levels 0..255 for each level, int32 [B, 1 or C, 256]."""
-    match name:
-        case "posterize":
-            return posterize_table(value)
-        case "solarize":
-            return solarize_table(value)
-        case "solarize_add":
-            return solarize_add_table(value)
-        case "autocontrast":
-            return autocontrast_table(images)
-        case _:
-            return equalize_table(histogram(images))
+# What a blend starts from, int32, [B, h, w, C] or what broadcasts to it, of images and their values.
+_BLENDS: dict[str, Callable[[Array, Array], Array]] = {
+    "brightness": lambda images, value: jnp.zeros((1, 1, 1, 1), jnp.int32),
+    "contrast": lambda images, value: mean(grey(images)),
+    "colour": lambda images, value: grey(images),
+    "sharpness": lambda images, value: smooth(images),
+    "blur": lambda images, value: gaussian_blur(images, value),
+}
+# New levels 0..255 for each level, int32 [B, 1 or C, 256], of images and their values.
+_TABLES: dict[str, Callable[[Array, Array], Array]] = {
+    "posterize": lambda images, value: posterize_table(value),
+    "solarize": lambda images, value: solarize_table(value),
+    "solarize_add": lambda images, value: solarize_add_table(value),
+    "autocontrast": lambda images, value: autocontrast_table(images),
+    "equalize": lambda images, value: equalize_table(histogram(images)),
+}
 
 
 FILL = 128  # grey level of what an affine map brings in from outside the image, as in AutoAugment's own code
