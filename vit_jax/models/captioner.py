@@ -18,12 +18,11 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .captioner_config import CaptionerConfig
-from .decoder_model import DecoderModel, check_vectors
+from .decoder_model import DecoderModel, check_batch, check_vectors
 from .layers import Intermediates, Linear, capture, fold, sow
 from .lowering import PLAIN, Lowering
 from .vit import ViT
@@ -92,10 +91,7 @@ class Captioner(DecoderModel):
         Raises:
             ValueError: for wrong shapes and dtypes.
         """
-        if source.shape[:1] != target.shape[:1]:
-            raise ArgumentError(
-                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
-            )
+        check_batch(source, target)
         return self.write(
             self.encode(source, keys=keys, intermediates=intermediates),
             target,

@@ -182,6 +182,14 @@ class DecoderModel(Network):
         return self.logits(x), cache
 
 
+def check_batch(source: Array, target: Array) -> None:
+    """Check that a source and a target have as many examples."""
+    if source.shape[:1] != target.shape[:1]:
+        raise ArgumentError(
+            f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
+        )
+
+
 def check_vectors(name: str, x: Array, width: int) -> None:
     """Check an argument of vectors: x [B, S, width]."""
     if x.ndim != 3 or x.shape[-1] != width or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.floating):

@@ -74,7 +74,6 @@ class ViTConfig(ViTOptions, NetworkConfig):
             )
 
     def normal(self) -> Self:
-        """The config in normal form: networks that compute the same function have equal ones."""
         changed: dict[str, Any] = {"head_width": 0} if self.head_width * self.heads == self.width else {}
         if self.position_stored:
             changed["position"] = "learned"  # the initial values matter to training only
@@ -107,7 +106,6 @@ class ViTConfig(ViTOptions, NetworkConfig):
         return dataclasses.replace(self, **changed)
 
     def parameters(self) -> dict[str, Parameter]:
-        """Every parameter in reading order."""
         table = Table(self.norm_bias and self.norm_kind == "layer", self.init, self.attention_init, self.init_std)
         _add_tokens(table, self)
         table.muon = True

@@ -58,7 +58,11 @@ def make_pieces(
             (Path(folder) / file).write_bytes(content)
         (Path(folder) / "tokenizer_config.json").write_text(json.dumps(settings))
         with report_damage(f"{where}: {needed[-1]}"), without_logs():
-            made = _make(folder)
+            from transformers import AutoTokenizer, PreTrainedConfig
+
+            made = AutoTokenizer.from_pretrained(
+                folder, config=PreTrainedConfig(), local_files_only=True, trust_remote_code=False
+            )
             tokenizer = made.backend_tokenizer
             check_growth(tokenizer)
             if made(PROBE)["input_ids"] != tokenizer.encode(PROBE).ids:
@@ -85,15 +89,6 @@ def _class_of(name: str) -> tuple[str, list[str]]:
         return name, []
     files = found.vocab_files_names
     return found.__name__, [files[key] for key in ("vocab_file", "merges_file") if key in files]
-
-
-def _make(folder: str) -> Any:
-    """The tokenizer of transformers in a folder, whose config states its class."""
-    from transformers import AutoTokenizer, PreTrainedConfig
-
-    return AutoTokenizer.from_pretrained(
-        folder, config=PreTrainedConfig(), local_files_only=True, trust_remote_code=False
-    )
 
 
 def _settings(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
