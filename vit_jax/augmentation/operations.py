@@ -130,9 +130,8 @@ SIGMAS = 200  # of a Gaussian blur, in hundredths of a pixel: the most that the 
 
 
 def affine(images: Array, matrix: Array) -> Array:
-    """The images under affine maps, by the nearest pixel: images uint8 [B, h, w, C], matrix float32 [B, 2, 3] -> uint8
-    [B, h, w, C]. The pixel with its centre at (x, y), columns and rows from the upper left corner, is that at matrix @
-    (x, y, 1).
+    """The images under affine maps, float32 [B, 2, 3], by the nearest pixel. That with its centre at (x, y), columns and
+    rows from the upper left corner, is that at matrix @ (x, y, 1).
     """
     b, h, w, channels = images.shape
     x, y = jnp.arange(w, dtype=jnp.float32) + 0.5, (jnp.arange(h, dtype=jnp.float32) + 0.5)[:, None]
@@ -176,9 +175,7 @@ def mean(levels: Array) -> Array:
 
 
 def smooth(images: Array) -> Array:
-    """Pillow's ImageFilter.SMOOTH: of 3x3 pixels the middle counts 5, the others 1; those of the edge stay as they are.
-    Shapes: images [B, h, w, C] -> int32 [B, h, w, C].
-    """
+    """Pillow's SMOOTH, int32: of 3x3 pixels the middle counts 5, the others 1; those of the edge stay as they are."""
     wide = images.astype(jnp.int32)
     h, w = images.shape[1:3]
     if h < 3 or w < 3:
@@ -288,8 +285,7 @@ def _last(where: Array) -> Array:
 
 
 def autocontrast_table(images: Array) -> Array:
-    """Pillow's ImageOps.autocontrast: the levels of each channel stretched to 0..255. Shapes: images uint8 [B, h, w, C]
-    -> int32 [B, C, 256], the new level of each.
+    """Pillow's ImageOps.autocontrast: the levels of each channel stretched to 0..255, as int32 [B, C, 256].
 
     Pillow's float64 arithmetic is sometimes one level below the exact quotient; so is this.
     """

@@ -70,10 +70,7 @@ class Attention(nnx.Module):
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
-        """Attention of queries to keys and values: query [B, Nq, D], key [B, Nk, Dk], value [B, Nk, Dv], mask [B, H,
-        Nq, Nk], rotary [..., n, d], bias [1, H, Nq, Nk], keys PRNG keys [B], intermediates [B, H, Nq, Nk] -> [B, Nq,
-        D].
-        """
+        """query [B, Nq, D], key [B, Nk, Dk], value [B, Nk, Dv], rotary [..., n, d], bias [1, H, Nq, Nk] -> as query."""
         k, v = self.project(key, value)
         if rotary is not None:
             rotary = angles(rotary, None if self.frequencies is None else self.frequencies[...])

@@ -72,24 +72,11 @@ class Captioner(DecoderModel):
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
-        """The logits of the next tokens of a caption. Paddings and masks are boolean, True where to attend.
+        """The logits [B, T, K] of the next tokens of a caption; other arguments are those of a Transformer's call.
 
         Args:
             source: normalised images [B, h, w, C], or vectors [B, S, C].
             target: ids [B, T].
-            target_padding: [B, T].
-            memory_padding: [B, S].
-            target_mask: 4-D, broadcastable to [B, H, T, T].
-            memory_mask: 4-D, broadcastable to [B, H, T, S].
-            causal: whether a token attends only to itself and those before it; None: as config.text has it.
-            keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
-
-        Returns:
-            [B, T, K].
-
-        Raises:
-            ValueError: for wrong shapes and dtypes.
         """
         check_batch(source, target)
         return self.write(

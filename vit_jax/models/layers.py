@@ -91,7 +91,6 @@ class RMSNorm(LayerNorm):
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
 def standardise(x: Array, eps: float, centred: bool, platform: str = "") -> Array:
     """(x - mean) / sqrt(var + eps) over the last axis, with a derivative that needs two sums a row; all orders exist.
-    Shapes: x [..., D].
 
     The variance is the mean of (x - mean)^2: the one-pass form E[x^2] - E[x]^2 loses all digits if the mean is large.
     """

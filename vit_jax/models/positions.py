@@ -59,8 +59,7 @@ def axial(places: np.ndarray, width: int, base: float, periods: str = "exact") -
 
 
 def mixed_frequencies(heads: int, width: int, base: float) -> np.ndarray:
-    """Initial mixed frequencies: those of two axes at right angles, which each head turns. Returns [2, H, Dh/2],
-    float64.
+    """Initial mixed frequencies, float64 [2, H, Dh/2]: those of two axes at right angles, which each head turns.
 
     Heo et al. draw the direction of each head at random; here the heads share half a turn evenly.
     """

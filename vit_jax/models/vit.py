@@ -306,8 +306,7 @@ class ViT(state.Network):
 
     def drop_patches(self, x: Array, table: Array | None, keys: Array | None) -> tuple[Array, Array | None]:
         """Keep a random share of the patch tokens, in their order (PatchDropout, Liu et al. 2022, arXiv 2208.07220).
-        Shapes: x [B, n, D], table [n, ...], keys PRNG keys [B] -> (tokens [B, kept, D], the rows of the table for them
-        [B, kept, ...]).
+        Shapes: x [B, n, D], table [n, ...], keys [B] -> (tokens [B, kept, D], their rows of the table [B, kept, ...]).
         """
         rate, n = self.config.patch_dropout, x.shape[1]
         if keys is None or not rate:

@@ -12,7 +12,7 @@ from ..data.images.config import ImageData
 from ..models.vit_config import ViTConfig, sized_config
 from ..tasks.distil.spec import DistilLoss
 from ..tasks.table import untrained_run
-from .entry import FEW_EPOCHS, Preset
+from .variants import FEW_EPOCHS, Preset
 
 # For type checkers: the names of presets whose network is a ViT, and what they are.
 ImageName = Literal[

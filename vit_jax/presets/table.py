@@ -18,10 +18,9 @@ from ..machine.numerics import random_key, with_fixed_settings
 from ..models.vit_config import is_sized, size_of, sized_config
 from ..plugins import Plugin, Table
 from ..runs.values import with_fields
-from .entry import Preset
 from .images import ImageName, published_preset
 from .text import CaptionName, TextName
-from .variants import VARIANTS, with_variant
+from .variants import VARIANTS, Preset, with_variant
 
 if TYPE_CHECKING:
     from flax import nnx

@@ -16,9 +16,9 @@ from ...data.images.config import OPTIONAL
 from ...errors import UserError
 from ...files.terminal import fill, printable
 from ...presets import table as presets
-from ...presets.entry import Preset
 from ...presets.images import ImageName, ImagePreset, finetuned
 from ...presets.text import CaptionName, CaptionPreset, TextName, TextPreset
+from ...presets.variants import Preset
 from ...runs.check import check_encoder
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec
