@@ -130,8 +130,8 @@ SIGMAS = 200  # of a Gaussian blur, in hundredths of a pixel: the most that the 
 
 
 def affine(images: Array, matrix: Array) -> Array:
-    """The images under affine maps, float32 [B, 2, 3], by the nearest pixel. That with its centre at (x, y), columns and
-    rows from the upper left corner, is that at matrix @ (x, y, 1).
+    """The images under affine maps, float32 [B, 2, 3], by the nearest pixel. That with its centre at (x, y), columns
+    and rows from the upper left corner, is that at matrix @ (x, y, 1).
     """
     b, h, w, channels = images.shape
     x, y = jnp.arange(w, dtype=jnp.float32) + 0.5, (jnp.arange(h, dtype=jnp.float32) + 0.5)[:, None]
