@@ -15,7 +15,7 @@ from jax import Array
 
 from ..config.decoding import Decoding, check_decoding
 from ..errors import ArgumentError
-from ..text.ids import Ids
+from ..text.tokenizer import Ids
 from .rules import Rules
 
 # (the last token of each row int32 [R], cache) -> (logits [R, V] of the next ones, the cache with these tokens)

@@ -21,8 +21,7 @@ from ..files.terminal import printable
 from ..machine import backend
 from ..machine.numerics import random_key
 from ..models.state import merge, split_model
-from ..text.ids import Ids
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import Ids, Tokenizer
 from .base import Batch, Task
 from .predictor import BATCH, Answer, Predictor, batches
 

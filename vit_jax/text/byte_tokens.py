@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .ids import Ids, token_text
 from .pieces import check_ids
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer, token_text
 
 FIRST = 3  # the id of byte 0, after padding, end and unknown
 BYTES = 256

@@ -11,9 +11,9 @@ from ..errors import UserError
 from ..files import strict_json
 from .byte_tokens import byte_vocabulary
 from .classes import OF_MARIAN, SPECIALS, Languages, class_name, languages_of
-from .ids import Ids
 from .older import FAIRSEQ, OF_BYTES
 from .pieces import PIECES, open_pieces
+from .tokenizer import Ids
 
 Files = Mapping[str, bytes]
 

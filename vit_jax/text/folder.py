@@ -43,12 +43,11 @@ from .contents import (
     vocabulary_of,
     with_config,
 )
-from .ids import Ids, check_range, special_ids, token_text
 from .older import OF_BYTES, OLDER, SOURCES, make_pieces
 from .pieces import PIECES, Pieces, end_words, open_pieces, set_template
 from .sentence_pieces import SentencePieces
 from .spoken import KEYS, TARGET_OF_PAIRS, with_languages
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer, check_range, special_ids, token_text
 
 MODEL = ("config.json", "generation_config.json")  # of a model; what generates counts more than what it consists of
 KNOWN = (IDS, PIECES, *TOKENS, *SPM, *VOCABULARIES, *(f"{side}/{name}" for side in SIDES for name in (PIECES, *TOKENS)))

@@ -13,9 +13,9 @@ from ..errors import UserError
 from ..files.lines import quote
 from ..machine.libraries import report_damage, require, without_logs
 from .classes import LEGACY_NLLB, NLLB, Languages
-from .ids import token_text
 from .pieces import check_growth, set_template
 from .sentence_pieces import open_model
+from .tokenizer import token_text
 
 FAIRSEQ = "sentencepiece.bpe.model"
 MODELS = (FAIRSEQ, "spiece.model", "tokenizer.model")  # of SentencePiece

@@ -15,8 +15,7 @@ from ..config.vocabulary import SPECIALS
 from ..errors import UserError
 from ..files.lines import quote
 from ..machine.libraries import report_damage, require
-from .ids import Ids
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer
 
 PIECES = "tokenizer.json"
 # GPT-2's, but for combining marks and joiners, which belong to the letter before them.

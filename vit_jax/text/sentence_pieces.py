@@ -12,9 +12,8 @@ from ..errors import UserError
 from ..files.lines import quote
 from ..machine.libraries import report_damage, require
 from .classes import SEVERAL, Languages, list_codes
-from .ids import Ids
 from .pieces import check_ids
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space in pieces
 MOST, LONGEST = 1 << 20, 1 << 9  # pieces of a model, letters of a piece

@@ -13,7 +13,7 @@ from ..errors import Field, UserError
 from ..files.reading import read_regular
 from .classes import LISTED, SEVERAL, Languages, Spoken, list_codes
 from .contents import CONFIG, IDS, Files, class_of, ids_of, numbers_of, parse_json, tokens_of, with_config
-from .ids import token_text
+from .tokenizer import token_text
 
 FIELDS = {side: f"data.{side}_language" for side in SIDES}
 KEYS = {"source": "src_lang", "target": "tgt_lang"}  # of tokenizer_config.json

@@ -14,8 +14,7 @@ from ..config.hints import nearest
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
 from ..files.lines import quote
-from .ids import Ids
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer
 
 _PAD, _BEGIN, _END, _UNKNOWN = range(4)  # the places of SPECIALS
 LEAST = 2  # times that a word has to occur; those that occur once are <unk>, so that its embedding is trained
