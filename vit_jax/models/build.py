@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,8 +19,7 @@ from .state import initial_values, split_model
 
 def network_class(config: NetworkConfig) -> Any:
     """The class that computes a config's network: `cls(config, *, rngs=None, dtype, param_dtype, lowering)`."""
-    module, _, name = config.computes.partition(":")
-    return getattr(import_module(module), name)
+    return pkgutil.resolve_name(config.computes)
 
 
 def definition(

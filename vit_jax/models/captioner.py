@@ -91,8 +91,6 @@ class Captioner(DecoderModel):
             causal=causal,
         )
 
-    @mesh_agnostic
-    @with_promotion
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass, {name: array}; `masks` are keyword arguments of a call.
 
