@@ -67,7 +67,8 @@ def search(
     rules, room = Rules(ids, d, longest), min(room, longest)
     if d.beam > 1:
         *answers, complete = beam_search(step, take, cache, rows, rules, room)
-        return Found(*(x[:, : d.nbest] for x in answers), complete)
+        tokens, scores, lengths = (x[:, : d.nbest] for x in answers)
+        return Found(tokens, scores, lengths, complete)
     if not d.sample:
         return one_by_one(step, cache, rows, rules, room, likeliest)
     if keys is None:
@@ -76,7 +77,8 @@ def search(
     several = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n)))(keys).reshape(-1)
     every = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), n)
     *answers, complete = one_by_one(step, take(cache, every), rows[every], rules, room, draw_tokens(d, several))
-    return Found(*(x.reshape(batch, n, *x.shape[2:]) for x in answers), complete.reshape(batch, n).all(1))
+    tokens, scores, lengths = (x.reshape(batch, n, *x.shape[2:]) for x in answers)
+    return Found(tokens, scores, lengths, complete.reshape(batch, n).all(1))
 
 
 # One token after the other for each row by itself: the likeliest one (greedy search), or a random one.
