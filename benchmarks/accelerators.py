@@ -33,8 +33,8 @@ from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.machine.targets import Target, prepare, read_target
-from vit_jax.models.sizes import sized_config
 from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.models.vit_config import sized_config
 from vit_jax.tasks.table import task_spec
 
 TOKENS = 64  # of each sentence, on both sides

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks.machine import Cost, describe, heading, interleave, load, spread
 from vit_jax.config.decoding import Decoding
 from vit_jax.machine import backend
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 
 SIZES: dict[str, dict[str, int]] = {
     "opus": dict(vocab_size=58101, d_model=512, layers=6, heads=8, ffn=2048),
@@ -106,8 +106,8 @@ def ours(model: Any, source: np.ndarray, beam: int, special: dict[str, int], cac
     import jax.numpy as jnp
 
     from vit_jax.decode.search import search
+    from vit_jax.models.attention import attention_mask
     from vit_jax.models.decoder import Cache
-    from vit_jax.models.masks import attention_mask
     from vit_jax.models.state import merge, split_model
 
     definition, tree = split_model(model)

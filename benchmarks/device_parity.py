@@ -124,7 +124,7 @@ def attention_errors() -> list[dict[str, Any]]:
     import numpy as np
 
     from vit_jax.machine import targets
-    from vit_jax.models.kernels.fused import fused_attention, implementation
+    from vit_jax.models.fused import fused_attention, implementation
 
     def fused(q: Any, k: Any, v: Any, causal: bool) -> Any:
         return fused_attention(q, k, v, None, q.shape[-1] ** -0.5, causal, targets.HERE.capability)

@@ -26,7 +26,7 @@ from sklearn.model_selection import train_test_split
 import vit_jax
 from vit_jax.config.dotted import replace_fields
 from vit_jax.data.captions.shapes import SIDE, draw
-from vit_jax.presets.entry import on_other_data
+from vit_jax.presets.variants import on_other_data
 
 Data = dict[str, tuple[np.ndarray, np.ndarray]]  # {split: (images, labels)}
 STEPS_OF = {"two": 1500, "positions": 1000, "uneven": 500}

@@ -22,9 +22,8 @@ from vit_jax.config.network import NetworkConfig
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
-from vit_jax.models.sizes import sized_config
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig, sized_config
 from vit_jax.presets.table import preset
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of augment.normalize half

@@ -89,7 +89,7 @@ def compare(title: str, model: Any, count: int, theirs: dict[str, Any], ours: di
     from vit_jax import load
     from vit_jax.config.decoding import Decoding
     from vit_jax.decode.search import generate
-    from vit_jax.text.ids import Ids
+    from vit_jax.text.tokenizer import Ids
 
     rng = np.random.default_rng(1)
     source = padded([example(rng)[0] for _ in range(count)], 0)

@@ -23,7 +23,7 @@ from vit_jax.machine import backend
 from vit_jax.machine.division import plan_division
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 
 LENGTH = 64  # tokens of a source, and of a target with its end
 IDS = Ids(pad=0, begin=0, end=1)

@@ -34,7 +34,7 @@ from vit_jax.config.run import RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
 from vit_jax.machine.mfu import published, step_flops
-from vit_jax.models.sizes import sized_config
+from vit_jax.models.vit_config import sized_config
 
 Steps = Callable[[int], None]  # does this many steps and waits for the last
 

@@ -129,7 +129,7 @@ right = Variant(network, forward, cross_entropy)
 # ## Fault 1: positions of one frequency
 #
 # A position should be [sines and cosines of many
-# frequencies](../vit_jax/models/layers.py#L298 "periods = 1 if kind =="), like the hands of a clock for hours, minutes
+# frequencies](../vit_jax/models/layers.py#L286 "periods = 1 if kind =="), like the hands of a clock for hours, minutes
 # and seconds. In the notebook the exponent that chooses the frequency of column i is computed as `i // width`. This
 # division drops the remainder, so it gives 0 for every column. So all hands turn together: every even column is sin(t),
 # every odd one cos(t). The pair (sin t, cos t) is still another one for every whole t, but some pairs are nearly equal:
@@ -162,7 +162,7 @@ one = replace(right, network=lambda seed: network(seed, replace(config, position
 # %% [markdown]
 # ## Fault 2: the decoder sees what it is to write
 #
-# There is no [causal mask](../vit_jax/models/masks.py#L40 "if causal:") in the decoder, so the token at place t
+# There is no [causal mask](../vit_jax/models/attention.py#L260 "if causal:") in the decoder, so the token at place t
 # attends to those after it, and one of these is its answer.
 
 

@@ -186,7 +186,7 @@ slow, slow_twice = replace(right, rate=0.1), replace(twice, rate=0.1)
 #
 # The LayerNorms of the notebook are given the shape (50, 20), so each takes one mean and one variance over all 50
 # tokens ([ours: over the 20 numbers of each
-# token](../vit_jax/models/layers.py#L127 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). So each token depends on all
+# token](../vit_jax/models/layers.py#L125 "inverse = jax.lax.rsqrt(store(jnp.square(x)")). So each token depends on all
 # others before attention has begun. And a token with large numbers stays larger than the others.
 
 
@@ -219,7 +219,7 @@ wide = replace(right, network=with_wide_norms)
 # ## Fault 5: heads that see slices, and nothing that joins them
 #
 # In the notebook, head 1 gets the numbers 1 to 10 of each token and head 2 the other ten, and their results are put
-# side by side. There is no [projection](../vit_jax/models/attention.py#L118 "return self.out.from_heads(context)"),
+# side by side. There is no [projection](../vit_jax/models/attention.py#L112 "return self.out.from_heads(context)"),
 # which in every published Transformer mixes what the heads have found.
 #
 # To get the same from our network, we set the weights of query, key and value to zero where a head would read the

@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 
 from vit_jax.machine.targets import read_target
-from vit_jax.models.attention import Attention, Causal, Leading, attention_core, plain_or_fused
+from vit_jax.models import fused as module
+from vit_jax.models.attention import Attention, Known, attention_core, plain_or_fused
 from vit_jax.models.build import network_class
-from vit_jax.models.kernels import fused as module
-from vit_jax.models.kernels.fused import implementation
+from vit_jax.models.fused import implementation
 from vit_jax.models.lowering import of_training
 from vit_jax.models.state import merge, split_model
 from vit_jax.presets.table import preset
@@ -69,7 +69,7 @@ def close(got, expected):
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_formula(case, captured, narrow, monkeypatch):
     """In the form for narrow heads and in that for wide ones."""
-    monkeypatch.setattr("vit_jax.models.kernels.fused.NARROW", narrow)
+    monkeypatch.setattr("vit_jax.models.fused.NARROW", narrow)
     got, expected = (
         jax.jit(jax.value_and_grad(partial(value, core, case, captured=captured), (0, 1, 2, 3)))(Q, K, V, BIAS)
         for core in (attention_core, plain)
@@ -144,7 +144,7 @@ def test_a_cpu_gets_products_over_the_last_axis_and_others_get_no_barrier():
 
 
 LOWER = np.tril(np.ones((1, 1, NQ, NQ), bool))
-CAUSAL, FIRST = Causal(jnp.asarray(LOWER)), Leading(jnp.arange(NQ)[None, None, None] < 3, 3)
+CAUSAL, FIRST = Known(jnp.asarray(LOWER)), Known(jnp.arange(NQ)[None, None, None] < 3, 3)
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_the_program_for_a_gpu_calls_cudnn_forward_and_backward(length, monkeypa
     stablehlo = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
     monkeypatch.setattr(stablehlo, "check_cudnn_version", lambda: 91000)
     x = jax.ShapeDtypeStruct((2, 3, length, 64), jnp.bfloat16)
-    for mask in (None, Causal(jnp.ones((1, 1, length, length), bool))):
+    for mask in (None, Known(jnp.ones((1, 1, length, length), bool))):
 
         def total(q, k, v, mask=mask):
             return fused(q, k, v, mask, capability=(8, 0))[0].astype(jnp.float32).sum()

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from tests.installed import library
-from vit_jax.augmentation import operations, policies, primitives
+from vit_jax.augmentation import operations, policies
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.operations import NUMBER, OPERATIONS
 
@@ -46,7 +46,7 @@ def ours(name, images, values):
 
 
 EVERYTHING = jax.jit(lambda images, chosen, values: operations.apply(images, chosen, values, tuple(OPERATIONS)))
-FACTORS = np.round(np.random.default_rng(1).uniform(0, 2, BATCH) * primitives.ONE) / primitives.ONE
+FACTORS = np.round(np.random.default_rng(1).uniform(0, 2, BATCH) * operations.ONE) / operations.ONE
 FACTORS[:3] = 0, 1, 2
 
 
@@ -85,7 +85,7 @@ def test_blends_and_tables_are_pillows_to_the_bit(channels):
 def test_autocontrast_is_pillows_for_every_lowest_and_highest_level():
     pairs = np.array([(low, high) for low in range(256) for high in range(low + 1, 256)], np.uint8)
     levels = np.linspace(pairs[:, 0], pairs[:, 1], 24).round().astype(np.uint8).T  # [n, 24]
-    found = jax.jit(lambda x: primitives.looked_up(x, primitives.autocontrast_table(x).astype(jnp.uint8)))
+    found = jax.jit(lambda x: operations.looked_up(x, operations.autocontrast_table(x).astype(jnp.uint8)))
     got = np.asarray(found(levels[:, :, None, None]))[..., 0, 0]
     low, high = pairs.astype(np.float64).T[:, :, None]
     scale = 255.0 / (high - low)
@@ -95,7 +95,7 @@ def test_autocontrast_is_pillows_for_every_lowest_and_highest_level():
 def test_equalize_is_pillows_for_large_images_too():
     images = (np.random.default_rng(0).beta(2, 5, (1, 700, 701, 1)) * 255).astype(np.uint8)
     counts = np.bincount(images.ravel(), minlength=256)[None, None]
-    table = np.asarray(jax.jit(primitives.equalize_table)(jnp.asarray(counts, jnp.int32)))[0, 0]
+    table = np.asarray(jax.jit(operations.equalize_table)(jnp.asarray(counts, jnp.int32)))[0, 0]
     expected = each(images, [0], lambda image, _: ImageOps.equalize(image))
     np.testing.assert_array_equal(table.astype(np.uint8)[images], expected)
 
@@ -324,7 +324,7 @@ def test_a_policy_does_to_an_image_what_it_drew_for_it():
         done = []
         for image, number, v in zip(expected, np.asarray(operation), np.asarray(value), strict=True):
             name = next(name for name in NUMBER if NUMBER[name] == number)
-            v = np.round(v, 2) if name == "blur" else np.round(np.float64(v) * primitives.ONE) / primitives.ONE
+            v = np.round(v, 2) if name == "blur" else np.round(np.float64(v) * operations.ONE) / operations.ONE
             done.append(np.asarray(PILLOW[name][1](pillow(image), float(v))))
         expected = np.stack(done)
     np.testing.assert_array_equal(got, expected)

@@ -57,7 +57,7 @@ from vit_jax.runs.check import check_run
 from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.translate.learn import Translate
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 from vit_jax.training import finish
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer

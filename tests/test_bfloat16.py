@@ -13,10 +13,9 @@ from tests.test_stack import METADATA, RUNS, VIT, batch_of
 from vit_jax.config.trees import unflatten
 from vit_jax.machine import backend
 from vit_jax.machine.targets import HERE, read_target
+from vit_jax.models import lowering as in_bfloat16
 from vit_jax.models.build import definition
-from vit_jax.models.kernels import rounded as in_bfloat16
-from vit_jax.models.kernels.rounded import rounded_product
-from vit_jax.models.lowering import Lowering, of_evaluation, of_training
+from vit_jax.models.lowering import Lowering, of_evaluation, of_training, rounded_product
 from vit_jax.models.stack import POLICIES
 from vit_jax.models.state import merge
 from vit_jax.presets.table import preset

@@ -15,8 +15,8 @@ from vit_jax.commands.measure import _intervals
 from vit_jax.errors import UserError
 from vit_jax.files.digests import with_digest
 from vit_jax.runs.values import with_fields
-from vit_jax.scores.labels import choose_thresholds
-from vit_jax.scores.temperature import class_temperature, set_temperature
+from vit_jax.scores.calibration import class_temperature, set_temperature
+from vit_jax.scores.classes import choose_thresholds
 
 pytestmark = pytest.mark.usefixtures("without_pictures", "quick_compilation")
 SMALL = {

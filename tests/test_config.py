@@ -23,9 +23,8 @@ from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.extras.vectors.config import FeatureData
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
-from vit_jax.models.sizes import SIZES, sized_config
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_config import SIZES, ViTConfig, sized_config
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.presets.variants import PURPOSES, VARIANTS
 from vit_jax.runs import check as checks

@@ -18,8 +18,7 @@ from convert.recognise.config import resolve
 from convert.rules import row
 from tests.parity.cases import TRANSFORMER
 from vit_jax.errors import UserError
-from vit_jax.models.sizes import sized_config
-from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig, sized_config
 
 VIT = ViTConfig(
     image=(8, 12),

@@ -13,7 +13,7 @@ from vit_jax.machine import backend
 from vit_jax.models.build import definition
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 
 # No size is another's, nor that of a batch, so that a shape tells a weight.
 C = TransformerConfig(

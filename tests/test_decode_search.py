@@ -12,16 +12,14 @@ import pytest
 from tests import recurrent
 from tests.recurrent import BEGIN, END, PAD, V
 from vit_jax.config.decoding import Decoding, check_decoding, from_generation_config
-from vit_jax.decode.base import Found
 from vit_jax.decode.buckets import in_buckets, lengths_to, rooms
-from vit_jax.decode.search import search
-from vit_jax.decode.single import filter_logits
+from vit_jax.decode.search import Found, filter_logits, search
 from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.decoder import Cache
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

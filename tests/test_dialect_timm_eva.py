@@ -173,12 +173,12 @@ def test_the_angles_are_those_of_timm(timm, name):
     from timm.models.eva import Eva
 
     from convert.verify.libraries.timm_eva import network
-    from vit_jax.models.positions import rotary
+    from vit_jax.models import positions
 
     c = replace(SMALL, width=32, **ANGLES[name])
     reference = c.rotary_grid if isinstance(c.rotary_grid, tuple) else (c.rotary_grid,) * 2
-    places = rotary.patch_positions(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, reference)
-    angles = rotary.axial(places, 16, c.rotary_base)
+    places = positions.patch_positions(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, reference)
+    angles = positions.axial(places, 16, c.rotary_base)
     spread = (lambda x: np.tile(x, 2)) if c.rotary_pairs == "halves" else (lambda x: np.repeat(x, 2, -1))
     ours = np.concatenate([spread(np.sin(angles)), spread(np.cos(angles))], -1)
     wide = network(c)

@@ -29,7 +29,7 @@ from vit_jax.extras.report import hook
 from vit_jax.extras.sets.archives import OFFICIAL
 from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
-from vit_jax.models.kernels.rounded import rounds_factors
+from vit_jax.models.lowering import rounds_factors
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
 from vit_jax.runs.values import flat, from_dict

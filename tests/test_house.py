@@ -60,8 +60,8 @@ LOADERS = (
 # dialects, and the libraries that verify builds networks with.
 NAMED_IN = (
     *("vit_jax", "vit_jax.models.decoder", "vit_jax.models.decoder_model", "vit_jax.models.networks"),
-    *("vit_jax.models.sizes", "vit_jax.tasks.table"),
-    *("vit_jax.presets.images", "vit_jax.presets.text", "vit_jax.presets.given", "vit_jax.presets.build"),
+    "vit_jax.tasks.table",
+    *("vit_jax.presets.images", "vit_jax.presets.text", "vit_jax.presets.table"),
     *("convert.dialects", "convert.adapt.vit", "convert.verify.libraries"),
 )
 # The order of one tensor's way through convert; a file imports only from its own room and from those before it.

@@ -11,7 +11,7 @@ from vit_jax.config.dotted import value_at
 from vit_jax.config.network import Teacher
 from vit_jax.config.trees import unflatten
 from vit_jax.models.build import definition
-from vit_jax.models.kernels.fused import NARROW
+from vit_jax.models.fused import NARROW
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.tasks.computed import task_of

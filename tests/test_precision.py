@@ -14,8 +14,7 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.policies import POLICIES
 from vit_jax.config.run import OptimConfig
 from vit_jax.machine.numerics import fixed_settings
-from vit_jax.presets.build import build
-from vit_jax.presets.table import preset
+from vit_jax.presets.table import build, preset
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.announce import announce
 from vit_jax.training.preflight import preflight

@@ -23,7 +23,7 @@ from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from vit_jax.models.lowering import Lowering
-from vit_jax.models.positions.relative import RelativePosition, bucket
+from vit_jax.models.positions import RelativePosition, bucket
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig

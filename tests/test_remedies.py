@@ -46,8 +46,7 @@ from vit_jax.extras.report import command
 from vit_jax.extras.sheet import command as sheet
 from vit_jax.extras.sweep import command as sweep
 from vit_jax.models.networks import NETWORKS
-from vit_jax.models.sizes import is_sized
-from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig, is_sized
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.reports import compare
 from vit_jax.runs.values import flat, with_fields

@@ -24,7 +24,7 @@ from vit_jax.extras.report.hook import leave_report
 from vit_jax.figures import report_data
 from vit_jax.figures.report_data import keep_attention, keep_classes, keep_positions, keep_texts
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.presets.given import finetuned
+from vit_jax.presets.images import finetuned
 from vit_jax.presets.table import preset
 from vit_jax.reports.comparison import gather
 from vit_jax.runs.values import with_fields

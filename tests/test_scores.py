@@ -9,14 +9,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 
-from vit_jax.scores.classes import balanced_accuracy, rank, rank_classes
+from vit_jax.scores.calibration import PARTED, USELESS, class_temperature, error_of_drawn, reliability, set_temperature
+from vit_jax.scores.classes import balanced_accuracy, choose_thresholds, rank, rank_classes, score_labels
 from vit_jax.scores.intervals import bootstrap
-from vit_jax.scores.labels import choose_thresholds, score_labels
 from vit_jax.scores.numbers import score_numbers
-from vit_jax.scores.reliability import error_of_drawn, reliability
 from vit_jax.scores.rouge import NAMES, rouge
 from vit_jax.scores.suspects import suspect_classes, suspect_labels
-from vit_jax.scores.temperature import PARTED, USELESS, class_temperature, set_temperature
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from vit_jax.runs import Run
 from vit_jax.runs.record import check_record
 from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.learn import corpus_scores
-from vit_jax.text.ids import Ids
 from vit_jax.text.record import make_one, make_tokenizers, open_tokenizers, record_tokenizers
+from vit_jax.text.tokenizer import Ids
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
 from vit_jax.training.engine.engine import Engine

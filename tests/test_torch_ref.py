@@ -498,7 +498,7 @@ METHODS_OF_OURS = {
     "_second",  # what a step for a GPU computes again
     *("cut", "convolve"),  # patches for a CPU or GPU, and for a TPU
 }
-MASKS = ("Known", "Causal", "Leading")  # what a fused kernel has to be told
+MASKS = ("Known",)  # what a fused kernel has to be told
 METHODS_OF_TORCH = {
     "split_heads",  # ours: Linear.to_heads, where a TPU's product has heads as an axis
     "weights",

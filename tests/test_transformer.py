@@ -10,10 +10,9 @@ import pytest
 from flax import nnx
 
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.models.attention import Attention
+from vit_jax.models.attention import Attention, attention_mask, from_torch_mask
 from vit_jax.models.build import definition, start
 from vit_jax.models.layers import sinusoids
-from vit_jax.models.masks import attention_mask, from_torch_mask
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig

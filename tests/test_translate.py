@@ -30,7 +30,7 @@ from vit_jax.tasks.base import Evaluation
 from vit_jax.tasks.generated import answer, said_exactly
 from vit_jax.tasks.next_token import token_losses
 from vit_jax.tasks.translate.learn import Translate
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 from vit_jax.text.vocabulary import closed_vocabulary, count_words
 from vit_jax.training import setup
 from vit_jax.training.engine.optim import learning_rate

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vit_jax.config.decoding import Decoding, check_decoding
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]  # tokens int64 [R], cache -> logits [R, V], cache
 

@@ -1,6 +1,6 @@
 """Relative positions: a learned bias of attention scores by the distance of key and query (Raffel et al. 2020).
 
-It is the counterpart of vit_jax/models/positions/relative.py. Dimensions: H heads, Nq queries, Nk keys.
+It is the counterpart of vit_jax/models/positions.py. Dimensions: H heads, Nq queries, Nk keys.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rotary positions on a grid (Su et al. 2021, Heo et al. 2024) in PyTorch.
 
-The counterpart of vit_jax/models/positions/rotary.py.
+The counterpart of vit_jax/models/positions.py.
 
 A pair of values is a complex number here, and turning it is a product with exp(i angle).
 Dimensions: B batch, H heads, N tokens, n patches (the last of the tokens), Dh head width.

@@ -27,8 +27,8 @@ from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.distil.spec import DistilLoss
-from vit_jax.text.ids import Ids
 from vit_jax.text.record import open_one, open_tokenizers
+from vit_jax.text.tokenizer import Ids
 
 from .captioner import Captioner
 from .decode import likeliest

@@ -232,7 +232,9 @@ class ViT(nn.Module):
 
     def two_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """`both`, from the tokens [B, N, D]."""
-        return self.logits(x[:, 0]), self.distilled(x[:, 1])
+        assert self.distill_head is not None
+        token = x[:, 1] if self.distill_norm is None else self.distill_norm(x[:, 1])
+        return self.logits(x[:, 0]), self.distill_head(token)
 
     def logits(self, pooled: Tensor) -> Tensor:
         """The head, with its norm, hidden layer and dropout if there are any: [B, D] -> [B, K]."""
@@ -241,11 +243,6 @@ class ViT(nn.Module):
             x = ACTIVATIONS[self.config.head_activation](self.head_hidden(x))
         x = self.head_dropout(x)
         return x if self.head is None else self.head(x)
-
-    def distilled(self, token: Tensor) -> Tensor:
-        """The logits of the distillation token: [B, D] -> [B, K]."""
-        assert self.distill_head is not None
-        return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
 
     @torch.no_grad()
     def start(self) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .models.transformer_config import TransformerConfig
     from .models.vit import ViT
     from .models.vit_config import ViTConfig
-    from .presets.build import build
+    from .presets.table import build
     from .reports.compare import compare
     from .reports.figure import figure
     from .training.engine.optim import optimizer
@@ -37,7 +37,7 @@ _MODULES = {  # public name: the module that has it
     "ViTConfig": "models.vit_config",
     "UserError": "errors",
     "augment": "augmentation.batch",
-    "build": "presets.build",
+    "build": "presets.table",
     "compare": "reports.compare",
     "evaluate": "commands.evaluate",
     "export": "weights.export",

@@ -10,7 +10,7 @@ from tests.accelerators import held
 from tests.accelerators.compiling import compile_step
 from tests.accelerators.conftest import need
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.models.kernels import fused as attention_kernels
+from vit_jax.models import fused as attention_kernels
 from vit_jax.training.engine.devices import Devices
 from vit_jax.training.engine.shards import Shards
 

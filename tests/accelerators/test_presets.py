@@ -8,8 +8,7 @@ import pytest
 from tests.accelerators.compiling import compile_step
 from tests.accelerators.conftest import need
 from vit_jax.config.dotted import value_at
-from vit_jax.models.sizes import SIZES
-from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_config import SIZES, ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.presets.variants import VARIANTS
 from vit_jax.tasks.table import task_spec

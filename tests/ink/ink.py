@@ -24,7 +24,7 @@ from vit_jax.data.images.open import open_images
 from vit_jax.figures.figure import page
 from vit_jax.models.layers import Linear, fold
 from vit_jax.models.lowering import PLAIN
-from vit_jax.presets.entry import Preset
+from vit_jax.presets.variants import Preset
 from vit_jax.tasks.base import Task
 from vit_jax.tasks.image_spec import Preprocessing
 from vit_jax.tasks.images import ImagePredictor

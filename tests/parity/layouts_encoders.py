@@ -23,7 +23,7 @@ from convert.verify.checks import Check, bits, values
 from convert.verify.libraries import transformers_encoders
 from convert.verify.reference import Reference, compare_networks, forward
 from convert.verify.sides import ByRows
-from vit_jax.models.positions import rotary
+from vit_jax.models import positions
 from vit_jax.models.vit_config import ViTConfig
 
 from .layouts_huggingface import identify, randomise, written
@@ -131,8 +131,8 @@ def angles() -> Iterator[Check]:
     for h, w in ((4, 4), (6, 10), (32, 30)):
         config = transformers.DINOv3ViTConfig(**{**SMALL, "hidden_size": 64})
         theirs = transformers.DINOv3ViTModel(config).eval().rope_embeddings(torch.zeros(1, 2, h, w))
-        places = rotary.patch_positions((h // 2, w // 2), "centres", "rows")
-        turned = np.tile(rotary.axial(places, 32, 100.0), 2)
+        places = positions.patch_positions((h // 2, w // 2), "centres", "rows")
+        turned = np.tile(positions.axial(places, 32, 100.0), 2)
         mine = {"cosines": np.cos(turned).astype(np.float32), "sines": np.sin(turned).astype(np.float32)}
         expected = dict(zip(mine, (table.numpy() for table in theirs), strict=True))
         yield values("DINOv3, angles", "transformers", f"of {h}x{w} pixels", mine, expected, "float32", 2e-6)

@@ -18,12 +18,11 @@ import optax
 
 from convert import rules
 from convert.verify.checks import Check
-from vit_jax.decode import beam
+from vit_jax.decode import search
 from vit_jax.decode.rules import Rules
-from vit_jax.models import attention, captioner, decoder, decoder_model, layers, transformer, vit
+from vit_jax.models import attention, captioner, decoder, decoder_model, layers, positions, transformer, vit
 from vit_jax.models.attention import Attention
 from vit_jax.models.layers import LayerNorm, Linear, Mlp
-from vit_jax.models.positions import relative, rotary
 from vit_jax.tasks import next_token
 from vit_jax.tasks.translate import learn as translate
 from vit_jax.training import setup
@@ -387,7 +386,7 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "rotary axes in the other order",
-            wrapped(rotary, "patch_positions", other_axis_first),
+            wrapped(vit, "patch_positions", other_axis_first),
             "forward",
             forward(CENTRES),
         ),
@@ -399,13 +398,13 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "rotary base a hundredth larger",
-            wrapped(rotary, "frequencies", lambda f, width, base, *periods: f(width, base * 1.01, *periods)),
+            wrapped(positions, "frequencies", lambda f, width, base, *periods: f(width, base * 1.01, *periods)),
             "forward",
             forward(CENTRES),
         ),
         Fault(
             "rotary periods in bfloat16",
-            wrapped(rotary, "frequencies", lambda f, width, base, *_: f(width, base, "bfloat16")),
+            wrapped(positions, "frequencies", lambda f, width, base, *_: f(width, base, "bfloat16")),
             "forward",
             forward(replace(CENTRES, rotary_base=70.0)),  # the root of 100, its period, is exact in bfloat16
         ),
@@ -421,14 +420,14 @@ def faults() -> list[Fault]:
         ),
         Fault(
             "rotary indices for centres",
-            wrapped(rotary, "patch_positions", lambda f, grid, kind, *args: f(grid, "indices", *args)),
+            wrapped(vit, "patch_positions", lambda f, grid, kind, *args: f(grid, "indices", *args)),
             "forward",
             forward(CENTRES),
         ),
         Fault(
             "rotary offset left out",
             wrapped(
-                rotary,
+                vit,
                 "patch_positions",
                 lambda f, grid, kind, first, offset, reference: f(grid, kind, first, 0.0, reference),
             ),
@@ -438,7 +437,7 @@ def faults() -> list[Fault]:
         Fault(
             "rotary indices not scaled to the reference grid",
             wrapped(
-                rotary, "patch_positions", lambda f, grid, kind, first, offset, reference: f(grid, kind, first, offset)
+                vit, "patch_positions", lambda f, grid, kind, first, offset, reference: f(grid, kind, first, offset)
             ),
             "forward",
             forward(SCALED_INDICES),
@@ -464,19 +463,19 @@ def faults() -> list[Fault]:
         Fault("norm before the gate", wrapped(Mlp, "__call__", norm_before_gate), "forward", forward(INNER)),
         Fault(
             "relative positions: the last bucket one distance early",
-            wrapped(relative, "bucket", lambda f, distance, n, far, causal: f(distance, n, far - 1, causal)),
+            wrapped(positions, "bucket", lambda f, distance, n, far, causal: f(distance, n, far - 1, causal)),
             "forward",
             forward(T5),
         ),
         Fault(
             "relative positions: later keys as earlier ones",
-            wrapped(relative, "bucket", lambda f, distance, *how: f(-distance, *how)),
+            wrapped(positions, "bucket", lambda f, distance, *how: f(-distance, *how)),
             "forward",
             forward(T5),
         ),
         Fault(
             "relative positions: an encoder's buckets as a decoder's",
-            wrapped(relative, "bucket", lambda f, distance, n, far, causal: f(distance, n, far, True)),
+            wrapped(positions, "bucket", lambda f, distance, n, far, causal: f(distance, n, far, True)),
             "forward",
             forward(T5),
         ),
@@ -657,7 +656,7 @@ def faults() -> list[Fault]:
         ),
         Fault("penalty over L + 1", wrapped(Rules, "penalties", one_longer), "search", short),
         Fault("the first input counted in lengths", wrapped(Rules, "__call__", one_later), "search", least),
-        Fault("hypotheses that have ended go on", wrapped(beam, "_running", ended_go_on), "search", short),
+        Fault("hypotheses that have ended go on", wrapped(search, "_running", ended_go_on), "search", short),
         Fault("cache not reordered", wrapped(decoder.Cache, "take", rows_as_they_are), "search", short),
         Fault(
             "memory of the row before",

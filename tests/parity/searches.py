@@ -18,11 +18,9 @@ from convert.write.program.network import on_cpu
 from torch_ref import decode as reference
 from vit_jax.config.decoding import Decoding, from_generation_config
 from vit_jax.config.trees import flatten
-from vit_jax.decode.base import Found
-from vit_jax.decode.search import generate
-from vit_jax.decode.single import filter_logits
+from vit_jax.decode.search import Found, filter_logits, generate
 from vit_jax.models.state import merge, split_model
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 
 from . import trained
 from .layouts_seq2seq import compared as outputs

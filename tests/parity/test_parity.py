@@ -25,8 +25,7 @@ from tests.parity import (
 from tests.parity.weights import inputs, weights
 from vit_jax.config.dotted import field_types, leaves, value_at
 from vit_jax.config.run import OptimConfig
-from vit_jax.models.sizes import sized_config
-from vit_jax.models.vit_config import ViTConfig
+from vit_jax.models.vit_config import ViTConfig, sized_config
 from vit_jax.presets.table import PRESETS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

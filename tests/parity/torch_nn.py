@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from convert.verify.checks import Check, gradients, values
 from convert.verify.sides import Ours
 from convert.write.program.network import on_cpu
-from vit_jax.models.attention import Attention
+from vit_jax.models.attention import Attention, attention_mask, from_torch_mask
 from vit_jax.models.decoder import Decoder, DecoderBlock
-from vit_jax.models.masks import attention_mask, from_torch_mask
 from vit_jax.models.transformer import Encoder, EncoderBlock
 from vit_jax.models.transformer_config import TransformerConfig
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from vit_jax.models.transformer_config import TransformerConfig
-from vit_jax.text.ids import Ids
+from vit_jax.text.tokenizer import Ids
 
 from .libraries import load
 

@@ -81,7 +81,6 @@ class ImageAugment(AugmentConfig):
 
     @property
     def together(self) -> int:
-        """2 where neighbours are mixed, else 1."""
         return 2 if self.mixes else 1
 
     @property

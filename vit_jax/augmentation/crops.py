@@ -37,9 +37,7 @@ def resized_crop(images: Array, keys: Array, scale: tuple[float, float], ratio: 
 
 
 def resample_windows(images: Array, top: Array, height: Array, left: Array, width: Array) -> Array:
-    """Windows of images, enlarged to the images' size: bilinear between the centres of their pixels, rounded. Shapes:
-    images uint8 [B, h, w, C], top int [B], height int [B], left int [B], width int [B] -> uint8 [B, h, w, C].
-    """
+    """Windows, int [B] each, of uint8 [B, h, w, C], enlarged to h, w: bilinear between pixels' centres, rounded."""
     out = images.astype(jnp.float32)
     out = _stretch(out, top, height)
     out = _stretch(out.swapaxes(1, 2), left, width).swapaxes(1, 2)

@@ -21,9 +21,8 @@ from ..config.run import RunConfig
 from ..config.trees import flatten
 from ..errors import Field, UserError
 from ..files.terminal import fill, print_note
-from ..presets.entry import on_other_data
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, is_preset, preset
-from ..presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
+from ..presets.variants import NOTEBOOKS, PURPOSES, VARIANTS, on_other_data
 from ..runs.check import check_run, check_trained, is_name
 from ..runs.file import overlaid, read_config
 from ..runs.values import LENGTH, flat, other_identity

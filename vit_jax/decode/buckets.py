@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .base import Found
+from .search import Found
 
 ROOMS = (64, 256)  # tokens that there is room for at first, and for answers that are longer
 

@@ -16,7 +16,7 @@ from jax import Array
 
 from ..config.decoding import Decoding
 from ..errors import Field, UserError
-from ..text.ids import Ids
+from ..text.tokenizer import Ids
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..files.output import shorten
-from ..scores.reliability import Reliability
+from ..scores.calibration import Reliability
 from .figure import BLUE, GREY, ORANGE, SKY, AnyPath, message_page, page
 from .gallery import MOST, draw_gallery
 

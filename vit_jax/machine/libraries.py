@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 
 from ..errors import Field, UserError, install
@@ -29,3 +30,14 @@ def report_damage(
     except BaseException as error:  # code in Rust that fails raises what is not even an Exception
         reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
         raise UserError(where, f"{what} ({reason})", remedy) from error
+
+
+@contextlib.contextmanager
+def without_logs(level: int = logging.WARNING) -> Iterator[None]:
+    """A context in which nothing up to this level is logged, such as advice that no user of ours needs."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,4 +1,4 @@
-"""Attention: the layer, its formula, its masks, and the pool that is an attention.
+"""Attention: the layer, its formula, the pool that is an attention, and masks.
 
 Dimensions: B batch, N tokens, D width, H heads, Dh head width, I = H*Dh; Nq queries, Nk keys. Masks are boolean, True
 where a query may attend to a key. A padding is [B, N], True at real tokens; a mask is 4-D and broadcasts to
@@ -7,6 +7,8 @@ where a query may attend to a key. A padding is [B, N], True at real tokens; a m
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -16,17 +18,14 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .kernels.fused import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
+from .fused import FUSED, fused_attention, implementation, obstacle, with_fast_derivative
 from .layers import Intermediates, LayerNorm, Linear, Mlp, accumulation_dtype, drop, keep, sow
 from .lowering import PLAIN, Lowering
-from .positions.relative import RelativePosition
-from .positions.rotary import angles, apply_rope
+from .positions import RelativePosition, angles, apply_rope
 
 
 class Attention(nnx.Module):
-    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, section
-    3.2).
-    """
+    """Multi-head attention, softmax(Q K^T / sqrt Dh) V per head (Vaswani et al. 2017, arXiv 1706.03762, 3.2)."""
 
     def __init__(
         self,
@@ -71,10 +70,7 @@ class Attention(nnx.Module):
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
-        """Attention of queries to keys and values: query [B, Nq, D], key [B, Nk, Dk], value [B, Nk, Dv], mask [B, H,
-        Nq, Nk], rotary [..., n, d], bias [1, H, Nq, Nk], keys PRNG keys [B], intermediates [B, H, Nq, Nk] -> [B, Nq,
-        D].
-        """
+        """query [B, Nq, D], key [B, Nk, Dk], value [B, Nk, Dv], rotary [..., n, d], bias [1, H, Nq, Nk] -> as query."""
         k, v = self.project(key, value)
         if rotary is not None:
             rotary = angles(rotary, None if self.frequencies is None else self.frequencies[...])
@@ -99,9 +95,7 @@ class Attention(nnx.Module):
         intermediates: Intermediates | None = None,
         name: str = "attention",
     ) -> Array:
-        """Attention to keys and values that `project` has given: query [B, Nq, D], k [B, H, Nk, Dh], v [B, H, Nk, Dh],
-        rotary [..., N, Dh/2] -> [B, Nq, D].
-        """
+        """[B, Nq, D] -> [B, Nq, D], to what `project` has given, [B, H, Nk, Dh] each; rotary [..., N, Dh/2]."""
         q = self.query.to_heads(query, self.heads)
         q = q if self.query_norm is None else self.query_norm(q)
         q = q if rotary is None else apply_rope(q, rotary, self.pairs)
@@ -154,8 +148,8 @@ def plain_or_fused(
     """
     known, dtypes = isinstance(mask, Known), {x.dtype.name for x in (q, k, v)}
     if fused and (mask is None or known) and kept is None and len(dtypes) == 1 and dtypes <= FUSED:
-        real = mask.count if isinstance(mask, Leading) else 0
-        return fused_attention(q, k, v, bias, scale, isinstance(mask, Causal), capability, real), None
+        real = mask.count if isinstance(mask, Known) else 0
+        return fused_attention(q, k, v, bias, scale, known and not real, capability, real), None
     return attention_core(q * scale, k, v, mask.array if isinstance(mask, Known) else mask, bias, kept, rate)
 
 
@@ -194,21 +188,14 @@ class AttentionPool(Attention):
 
 @dataclass(frozen=True)
 class Known:
-    """A mask of known structure, which a fused kernel may use."""
+    """A mask of known structure, which a fused kernel may use.
+
+    Either it is causal, [1, 1, N, N]: each token attends to itself and to those before it. Or, [1, 1, 1, N], all attend
+    to the first `count` tokens, and the outputs of the others are thrown away.
+    """
 
     array: Array
-
-
-@dataclass(frozen=True)
-class Causal(Known):
-    """A mask [1, 1, N, N]: each token attends to itself and to those before it."""
-
-
-@dataclass(frozen=True)
-class Leading(Known):
-    """A mask [1, 1, 1, N]: all attend to the first `count` tokens, and the outputs of the others are thrown away."""
-
-    count: int
+    count: int = 0  # 0: it is causal
 
 
 def needs_even(attention: nnx.Module, dtype: Any) -> bool:
@@ -220,16 +207,14 @@ def needs_even(attention: nnx.Module, dtype: Any) -> bool:
     return how == "cudnn" and not why_plain(attention, name)
 
 
-def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Leading]:
-    """Tokens and one more, of zeros, which no other may attend to: x [B, N, D] -> (x [B, N + 1, D], table [..., n + 1,
-    d], the mask that hides it).
-    """
+def with_hidden_token(x: Array, table: Array | None) -> tuple[Array, Array | None, Known]:
+    """x [B, N, D] and table [..., n, d] with one more token, of zeros, and the mask that hides it from all."""
 
     def padded(a: Array) -> Array:
         return jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, 1), (0, 0)])
 
     count = x.shape[1]
-    mask = Leading((jnp.arange(count + 1) < count)[None, None, None], count)
+    mask = Known((jnp.arange(count + 1) < count)[None, None, None], count)
     return padded(x), None if table is None else padded(table), mask
 
 
@@ -248,3 +233,43 @@ def check_mask(mask: Array | Known | None, shape: tuple[int, int | None, int, in
             f"mask {list(mask.shape)} is not 4-D or does not broadcast to [{wanted}] = [B, H, Nq, Nk]; "
             "give it that shape, or give a padding [B, N] as a padding argument"
         )
+
+
+def attention_mask(
+    batch: int,
+    query_length: int,
+    key_length: int,
+    *,
+    padding: Array | None = None,
+    mask: Array | None = None,
+    causal: bool = False,
+) -> Array | None:
+    """What padding [B, Nk], mask [B, H, Nq, Nk] and `causal` leave of keys, bool, 4-D; None if that is all."""
+    masks = []
+    if padding is not None:
+        if padding.dtype != bool or padding.shape != (batch, key_length):
+            raise ArgumentError(
+                f"padding {padding.dtype} {list(padding.shape)} is not bool [{batch}, {key_length}], "
+                "True at real tokens: give it that dtype and shape"
+            )
+        masks.append(padding[:, None, None, :])
+    if mask is not None:
+        # Attention checks it too, but only after a mask of fewer axes would have been broadcast to the others.
+        check_mask(mask, (batch, None, query_length, key_length))
+        masks.append(mask)
+    if causal:
+        masks.append((jnp.arange(key_length) <= jnp.arange(query_length)[:, None])[None, None])
+    return functools.reduce(operator.and_, masks) if masks else None
+
+
+def from_torch_mask(mask: Any, heads: int = 0) -> Array:
+    """A boolean mask of torch (True = ignore) in our form (True = attend) -> bool [B, Nk]."""
+    ignored = jnp.asarray(mask)
+    if ignored.dtype != bool:
+        raise ArgumentError(
+            f"mask {ignored.dtype}: only boolean masks are taken; for an additive one give mask == -inf"
+        )
+    keep = ~ignored
+    if not heads:
+        return keep
+    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,8 +19,7 @@ from .state import initial_values, split_model
 
 def network_class(config: NetworkConfig) -> Any:
     """The class that computes a config's network: `cls(config, *, rngs=None, dtype, param_dtype, lowering)`."""
-    module, _, name = config.computes.partition(":")
-    return getattr(import_module(module), name)
+    return pkgutil.resolve_name(config.computes)
 
 
 def definition(
@@ -29,9 +28,7 @@ def definition(
     param_dtype: Any = jnp.float32,
     lowering: Lowering | None = None,
 ) -> Any:
-    """A network's definition without weights, for `state.merge`; no arrays are allocated. By default it is lowered as
-    wherever it is not trained.
-    """
+    """A network without weights, for `state.merge`: no arrays are allocated. By default lowered as for evaluation."""
     cls, how = network_class(config), lowering or of_evaluation(dtype)
     dtype = jnp.float32 if how.rounds else dtype
     network = nnx.eval_shape(lambda: cls(config, dtype=dtype, param_dtype=param_dtype, lowering=how))
@@ -54,8 +51,7 @@ def start(
     """Initial parameters of a network."""
     known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
     drawn = {name: parameter for name, parameter in config.parameters().items() if name not in known}
-    computed = getattr(network_class(config), "computed", None)
-    return unflatten(known | initial_values(drawn, key, dtype, computed(config) if computed else {}))
+    return unflatten(known | initial_values(drawn, key, dtype, network_class(config).computed(config)))
 
 
 def describe_network(config: NetworkConfig) -> str:

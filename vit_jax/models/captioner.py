@@ -18,12 +18,11 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
 from .captioner_config import CaptionerConfig
-from .decoder_model import DecoderModel, check_vectors
+from .decoder_model import DecoderModel, check_batch, check_vectors
 from .layers import Intermediates, Linear, capture, fold, sow
 from .lowering import PLAIN, Lowering
 from .vit import ViT
@@ -52,11 +51,10 @@ class Captioner(DecoderModel):
         self.vit = None if c.encoder is None else ViT(c.encoder, **how, lowering=lowering.within("vit"))
         self.memory = Linear(c.projected, c.text.width, True, param_dtype, lowering) if c.projected else None
         self.add_target(c.text, dtype, param_dtype, lowering)
-        state.draw(self, rngs, param_dtype, type(self).computed(c))
+        state.draw(self, rngs, param_dtype)
 
     @staticmethod
     def computed(c: CaptionerConfig) -> dict[str, np.ndarray]:
-        """Initial values of the parameters whose start is "computed", as `ViT.computed` gives them."""
         return {} if c.encoder is None else {f"vit.{name}": x for name, x in ViT.computed(c.encoder).items()}
 
     @mesh_agnostic
@@ -74,29 +72,13 @@ class Captioner(DecoderModel):
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Array:
-        """The logits of the next tokens of a caption. Paddings and masks are boolean, True where to attend.
+        """The logits [B, T, K] of the next tokens of a caption; other arguments are those of a Transformer's call.
 
         Args:
             source: normalised images [B, h, w, C], or vectors [B, S, C].
             target: ids [B, T].
-            target_padding: [B, T].
-            memory_padding: [B, S].
-            target_mask: 4-D, broadcastable to [B, H, T, T].
-            memory_mask: 4-D, broadcastable to [B, H, T, S].
-            causal: whether a token attends only to itself and those before it; None: as config.text has it.
-            keys: PRNG keys [B], one an example, of a training pass, whose dropout they draw; None: evaluation.
-            intermediates: receives the inner values that it asks for, by their names in `capture`.
-
-        Returns:
-            [B, T, K].
-
-        Raises:
-            ValueError: for wrong shapes and dtypes.
         """
-        if source.shape[:1] != target.shape[:1]:
-            raise ArgumentError(
-                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
-            )
+        check_batch(source, target)
         return self.write(
             self.encode(source, keys=keys, intermediates=intermediates),
             target,
@@ -109,8 +91,6 @@ class Captioner(DecoderModel):
             causal=causal,
         )
 
-    @mesh_agnostic
-    @with_promotion
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass, {name: array}; `masks` are keyword arguments of a call.
 
@@ -132,12 +112,10 @@ class Captioner(DecoderModel):
             check_vectors("source", source, c.memory_width)
             x = source.astype(self.dtype)
         else:
-            inner: Intermediates | None = None
-            if intermediates is not None:
-                named = ((name, value) for name, value in intermediates.items() if name.startswith("vit."))
-                inner = {name.removeprefix("vit."): value for name, value in named}
-            x = self.vit.encode(source, fold(keys, 0), intermediates=inner)
-            for name, value in (inner or {}).items():
+            asked = (name for name in intermediates or () if name.startswith("vit."))
+            inner: Intermediates = {name.removeprefix("vit."): None for name in asked}
+            x = self.vit.encode(source, fold(keys, 0), intermediates=None if intermediates is None else inner)
+            for name, value in inner.items():
                 sow(intermediates, f"vit.{name}", value)
             if c.memory == "patches":
                 x = x[:, c.vit.first_patch :]

@@ -15,11 +15,10 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .attention import Attention, Causal
+from .attention import Attention, Known, attention_mask
 from .layers import NORMS, Intermediates, LayerNorm, Mlp, dropout, fold
 from .lowering import PLAIN, Lowering
-from .masks import attention_mask
-from .positions.relative import RelativePosition
+from .positions import RelativePosition
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -40,9 +39,7 @@ class Cache:
     memory_mask: Array | None  # bool [B, 1, 1, S]
 
     def take(self, rows: Array) -> Cache:
-        """The cache of other rows. The memory is shared: the first R / B rows belong to the first memory, and so on.
-        Shapes: rows int32 [R].
-        """
+        """The cache of other rows, int32 [R]. The memory is shared: the first R / B rows are of the first."""
         own = [(jnp.take(k, rows, axis=0, mode="clip"), jnp.take(v, rows, axis=0, mode="clip")) for k, v in self.own]
         return replace(self, own=own)
 
@@ -68,7 +65,7 @@ class DecoderBlock(nnx.Module):
         self,
         x: Array,
         memory: Array,
-        mask: Array | Causal | None = None,
+        mask: Array | Known | None = None,
         memory_mask: Array | None = None,
         bias: Array | None = None,
         *,
@@ -95,7 +92,7 @@ class DecoderBlock(nnx.Module):
         past: KeyValue | None,
         index: Array | None,
         memory: KeyValue,
-        mask: Array | Causal | None,
+        mask: Array | Known | None,
         memory_mask: Array | None,
         bias: Array | None,
         *,
@@ -123,7 +120,7 @@ class DecoderBlock(nnx.Module):
         self,
         x: Array,
         pair: KeyValue,
-        mask: Array | Causal | None,
+        mask: Array | Known | None,
         bias: Array | None,
         keys: Array | None,
         intermediates: Intermediates | None,
@@ -165,7 +162,7 @@ class Decoder(nnx.Module):
         self,
         x: Array,
         memory: Array,
-        mask: Array | Causal | None = None,
+        mask: Array | Known | None = None,
         memory_mask: Array | None = None,
         *,
         keys: Array | None = None,
@@ -197,9 +194,7 @@ class Decoder(nnx.Module):
     # Decoding, one token at a time.
 
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode with `step`; projects the keys and values of the memory once. Shapes: memory [B, S, D],
-        memory_padding bool [B, S].
-        """
+        """The cache to decode with `step`, of memory [B, S, D], padding [B, S]; projects the memory once."""
         if length < 1:
             raise ArgumentError(f"length is {length}: give 1 or more")
         attention = self.blocks[0].self_attention

@@ -18,11 +18,10 @@ from jax import Array
 from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
-from .attention import Causal
+from .attention import Known, attention_mask
 from .decoder import Cache, Decoder, norm
 from .layers import Intermediates, accumulation_dtype, dropout, fold, sinusoids
 from .lowering import PLAIN, Lowering
-from .masks import attention_mask
 from .state import Network
 from .transformer_config import TransformerConfig
 
@@ -132,7 +131,7 @@ class DecoderModel(Network):
         causal = self.side.causal if causal is None else causal
         mask: Any = attention_mask(batch, length, length, padding=target_padding, mask=target_mask, causal=causal)
         if causal and target_padding is None and target_mask is None:
-            mask = Causal(mask)
+            mask = Known(mask)
         memory_mask = attention_mask(batch, length, memory_length, padding=memory_padding, mask=memory_mask)
         y = self.decoder(y, memory, mask, memory_mask, keys=fold(keys, 3), intermediates=intermediates)
         return self.logits(y)
@@ -154,9 +153,7 @@ class DecoderModel(Network):
     @mesh_agnostic
     @with_promotion
     def init_cache(self, memory: Array, memory_padding: Array | None, length: int) -> Cache:
-        """The cache to decode with `decode_step`; projects the keys and values of the memory once. Shapes: memory [B,
-        S, D], memory_padding bool [B, S].
-        """
+        """The cache to decode with `decode_step`, of memory [B, S, D], padding [B, S]; projects the memory once."""
         c = self.side
         if self.decoder is None:
             raise ArgumentError("decoder_depth is 0: an encoder alone decodes nothing; give it a decoder")
@@ -183,6 +180,14 @@ class DecoderModel(Network):
         x = x if self.target.norm is None else self.target.norm(x)
         x, cache = self.decoder.step(x, cache)
         return self.logits(x), cache
+
+
+def check_batch(source: Array, target: Array) -> None:
+    """Check that a source and a target have as many examples."""
+    if source.shape[:1] != target.shape[:1]:
+        raise ArgumentError(
+            f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
+        )
 
 
 def check_vectors(name: str, x: Array, width: int) -> None:

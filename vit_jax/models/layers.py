@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, overload
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from .kernels.rounded import rounded_product
-from .lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering, rounded_product
 
 
 def accumulation_dtype(dtype: Any) -> Any:
@@ -92,7 +91,6 @@ class RMSNorm(LayerNorm):
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
 def standardise(x: Array, eps: float, centred: bool, platform: str = "") -> Array:
     """(x - mean) / sqrt(var + eps) over the last axis, with a derivative that needs two sums a row; all orders exist.
-    Shapes: x [..., D].
 
     The variance is the mean of (x - mean)^2: the one-pass form E[x^2] - E[x]^2 loses all digits if the mean is large.
     """
@@ -191,18 +189,12 @@ class Convolution(Linear):
 # Dropout. Every example of a batch has its own PRNG key, so what is dropped does not depend on how the batch is cut for
 # devices or accumulation. Keys [B] mean training; None means evaluation.
 
+Keys = TypeVar("Keys", bound=Array | None)
 
-@overload
-def fold(keys: Array, site: int | Array) -> Array: ...
-@overload
-def fold(keys: None, site: int | Array) -> None: ...
-@overload
-def fold(keys: Array | None, site: int | Array) -> Array | None: ...
-def fold(keys: Array | None, site: int | Array) -> Array | None:
-    """The keys of one dropout site of a network: keys PRNG keys [B] -> keys [B], folded from `keys` and `site`; None
-    where `keys` is None.
-    """
-    return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, site)
+
+def fold(keys: Keys, site: int | Array) -> Keys:
+    """The keys [B] of one dropout site of a network, folded from `keys` [B] and `site`; None where `keys` is None."""
+    return keys if keys is None else cast(Keys, jax.vmap(jax.random.fold_in, (0, None))(keys, site))
 
 
 def _keep(key: Array, shape: tuple[int, ...], rate: float | Array) -> Array:
@@ -233,16 +225,12 @@ def dropout(x: Array, rate: float, keys: Array | None) -> Array:
 
 
 def drop(x: Array, kept: Array | None, rate: float) -> Array:
-    """Values with zeros where some are dropped, and scaled by 1 / (1 - rate) elsewhere: x [B, ...], kept bool [B,
-    ...].
-    """
+    """x [B, ...] with zeros where `kept`, bool [B, ...], is False, and scaled by 1 / (1 - rate) elsewhere."""
     return x if kept is None else jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
 
 
 def drop_path(x: Array, rates: Sequence[float], i: int | Array, keys: Array | None) -> Array:
-    """Stochastic depth (Huang et al. 2016): zero whole examples at random, and scale the rest by 1 / (1 - rate).
-    Shapes: keys PRNG keys [B].
-    """
+    """Stochastic depth (Huang et al. 2016): zero whole examples, and scale the rest by 1 / (1 - rate); keys [B]."""
     if keys is None or not any(rates) or (isinstance(i, int) and not rates[i]):
         return x
     if isinstance(i, int):

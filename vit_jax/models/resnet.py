@@ -73,9 +73,7 @@ class Block(nnx.Module):
 
 
 class ResNet(state.Network):
-    """A ResNet in evaluation mode: `model(images) -> logits`. Batch norm, pooling and head compute in float32 or
-    wider.
-    """
+    """A ResNet in evaluation mode: `model(images) -> logits`. Norm, pooling and head compute in float32 or wider."""
 
     def __init__(
         self,

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from .kernels.rounded import product_p
 from .layers import Intermediates, sow
-from .lowering import PLAIN, Lowering
+from .lowering import PLAIN, Lowering, product_p
 from .state import merge, split_model
 
 # What the backward pass has without computing it again, besides the inputs of blocks: nothing, or products of tokens

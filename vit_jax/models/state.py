@@ -9,6 +9,7 @@ from typing import Any, NoReturn, assert_never
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -21,6 +22,11 @@ class Network(nnx.Module):
     """A network that is called as `model(inputs, keys=None)`, where keys mean a training pass."""
 
     config: Any  # of the network's own class
+
+    @staticmethod
+    def computed(c: Any) -> dict[str, np.ndarray]:
+        """Initial values, float64, of the parameters whose start is "computed"."""
+        return {}
 
     def train(self, **attributes: Any) -> None:
         """Do nothing: there is no mode."""
@@ -75,7 +81,7 @@ def _integers(tree: Any) -> Any:
 
 
 def initial_values(
-    parameters: Mapping[str, Parameter], key: Array, dtype: Any = jnp.float32, computed: Mapping[str, Any] | None = None
+    parameters: Mapping[str, Parameter], key: Array, dtype: Any = jnp.float32, computed: Mapping[str, Any] = {}
 ) -> dict[str, Array]:
     """Initial values as each parameter's `start` in the table states -> {dotted name: array of `dtype`}."""
     values = {}
@@ -90,14 +96,14 @@ def initial_values(
         elif start.how == "uniform":
             values[name] = jax.random.uniform(own, shape, dtype, -start.size, start.size)
         elif start.how == "computed":
-            values[name] = jnp.asarray((computed or {})[name], dtype)
+            values[name] = jnp.asarray(computed[name], dtype)
         else:
             assert_never(start.how)
     return values
 
 
-def draw(model: Any, rngs: nnx.Rngs | None, dtype: Any, computed: Mapping[str, Any] | None = None) -> None:
+def draw(model: Network, rngs: nnx.Rngs | None, dtype: Any) -> None:
     """Give a new network the initial values of its table, in place."""
     if rngs is not None:
-        values = initial_values(model.config.parameters(), rngs.params(), dtype, computed)
-        replace_parameters(model, unflatten(values))
+        c = model.config
+        replace_parameters(model, unflatten(initial_values(c.parameters(), rngs.params(), dtype, model.computed(c))))

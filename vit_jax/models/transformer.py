@@ -21,11 +21,11 @@ from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
+from .attention import attention_mask
 from .decoder import attention, mlp, norm, relative
-from .decoder_model import DecoderModel, Embedding, check_vectors
+from .decoder_model import DecoderModel, Embedding, check_batch, check_vectors
 from .layers import Intermediates, capture, dropout, fold, sow
 from .lowering import PLAIN, Lowering
-from .masks import attention_mask
 from .stack import Stack
 from .transformer_config import TransformerConfig
 
@@ -174,10 +174,7 @@ class Transformer(DecoderModel):
             return self.encode(source, source_padding, source_mask, keys=keys, intermediates=intermediates)
         if target is None:
             raise ArgumentError("target is missing: call `encode` for the memory of a source")
-        if source.shape[:1] != target.shape[:1]:
-            raise ArgumentError(
-                f"source {list(source.shape)} and target {list(target.shape)} are batches of different size"
-            )
+        check_batch(source, target)
         memory = self.encode(source, source_padding, source_mask, keys=keys, intermediates=intermediates)
         return self.write(
             memory,

@@ -25,7 +25,7 @@ from ..errors import ArgumentError
 from ..machine.explicit import mesh_agnostic
 from ..machine.numerics import with_promotion
 from . import state
-from .attention import Attention, AttentionPool, Leading, needs_even, with_hidden_token
+from .attention import Attention, AttentionPool, Known, needs_even, with_hidden_token
 from .layers import (
     ACTIVATIONS,
     NORMS,
@@ -44,7 +44,7 @@ from .layers import (
     sow,
 )
 from .lowering import PLAIN, Lowering
-from .positions import rotary
+from .positions import axial, mixed_frequencies, patch_positions
 from .stack import Stack
 from .vit_config import ViTConfig
 from .vit_options import MAPS
@@ -128,7 +128,7 @@ class Block(nnx.Module):
         x: Array,
         i: int | Array,
         *,
-        mask: Leading | None = None,
+        mask: Known | None = None,
         rotary: Array | None = None,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
@@ -204,14 +204,14 @@ class ViT(state.Network):
         self.head = Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias, *how) if c.classes else None
         self.distill_norm = norm(c, *how) if c.distill_norm else None
         self.distill_head = Linear(c.width, c.classes, c.head_bias, *how) if c.distill_head and c.classes else None
-        state.draw(self, rngs, param_dtype, type(self).computed(c))
+        state.draw(self, rngs, param_dtype)
 
     @staticmethod
     def computed(c: ViTConfig) -> dict[str, np.ndarray]:
-        """Initial values, float64, of parameters whose start is "computed": trained sinusoids, mixed frequencies."""
+        """Trained sinusoids, mixed frequencies."""
         values = {"position": fixed_positions(c)} if c.position_stored and c.position != "learned" else {}
         if c.rotary == "mixed":
-            start = rotary.mixed_frequencies(c.heads, c.resolved_head_width, c.rotary_base)
+            start = mixed_frequencies(c.heads, c.resolved_head_width, c.rotary_base)
             values |= {f"blocks.{i}.attention.frequencies": start for i in range(c.depth)}
         return values
 
@@ -306,8 +306,7 @@ class ViT(state.Network):
 
     def drop_patches(self, x: Array, table: Array | None, keys: Array | None) -> tuple[Array, Array | None]:
         """Keep a random share of the patch tokens, in their order (PatchDropout, Liu et al. 2022, arXiv 2208.07220).
-        Shapes: x [B, n, D], table [n, ...], keys PRNG keys [B] -> (tokens [B, kept, D], the rows of the table for them
-        [B, kept, ...]).
+        Shapes: x [B, n, D], table [n, ...], keys [B] -> (tokens [B, kept, D], their rows of the table [B, kept, ...]).
         """
         rate, n = self.config.patch_dropout, x.shape[1]
         if keys is None or not rate:
@@ -340,11 +339,11 @@ class ViT(state.Network):
         return self.logits(pooled, keys)
 
     def two_logits(self, x: Array, keys: Array | None) -> tuple[Array, Array]:
-        """The logits of both heads, as in `both`: x [B, N, D], keys [B] -> (of the class token, of the distillation
-        token), [B, K] each.
-        """
+        """`both`, from the tokens [B, N, D]."""
+        assert self.distill_head is not None
         x = x.astype(accumulation_dtype(x.dtype))
-        return self.logits(x[:, 0], keys), self.distilled(x[:, 1])
+        logits, token = self.logits(x[:, 0], keys), x[:, 1]
+        return logits, self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
 
     def logits(self, pooled: Array, keys: Array | None) -> Array:
         """The head, with its norm, hidden layer and dropout if there are any: [B, D] -> [B, K]."""
@@ -353,11 +352,6 @@ class ViT(state.Network):
             x = ACTIVATIONS[self.config.head_activation](self.head_hidden(x))
         x = dropout(x, self.config.head_dropout, fold(keys, 2))
         return x if self.head is None else self.head(x)
-
-    def distilled(self, token: Array) -> Array:
-        """The logits of the distillation token: [B, D] -> [B, K]."""
-        assert self.distill_head is not None
-        return self.distill_head(token if self.distill_norm is None else self.distill_norm(token))
 
 
 def sized(c: ViTConfig, images: Array | np.ndarray) -> ViTConfig:
@@ -405,7 +399,7 @@ def rotary_table(c: ViTConfig, dtype: Any) -> Array | None:
     """What rotary attention needs of each patch: axial [n, Dh/2] angles, mixed [n, 2] places; None without it."""
     if c.rotary == "none":
         return None
-    places = rotary.patch_positions(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
+    places = patch_positions(c.grid, c.rotary_places, c.rotary_first, c.rotary_offset, c.rotary_reference)
     if c.rotary == "axial":
-        places = rotary.axial(places, c.resolved_head_width, c.rotary_base, c.rotary_periods)
+        places = axial(places, c.resolved_head_width, c.rotary_base, c.rotary_periods)
     return jnp.asarray(places, dtype)

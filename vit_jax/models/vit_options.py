@@ -214,11 +214,6 @@ class ViTOptions:
         return math.prod(self.grid)
 
     @property
-    def kept_patches(self) -> int:
-        """The number of patch tokens that patch dropout leaves in training."""
-        return max(1, round(self.patches * (1 - self.patch_dropout)))
-
-    @property
     def resolved_head_width(self) -> int:
         """Dh, the width of a head."""
         return self.head_width or self.width // self.heads

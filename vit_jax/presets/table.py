@@ -1,16 +1,36 @@
-"""The table of presets; `vit-SIZEPATCH`, such as vit-s16, and `PRESET-RECIPE` are made when they are asked for."""
+"""The table of presets, and the untrained network of a preset, of a published size, or of a run.
+
+`vit-SIZEPATCH`, such as vit-s16, and `PRESET-RECIPE` are made when they are asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, overload
 
+from ..config.dotted import value_at
 from ..config.hints import nearest
-from ..errors import UserError
-from ..models.sizes import is_sized, size_of
+from ..config.network import NetworkConfig
+from ..config.run import RunConfig
+from ..errors import Field, UserError
+from ..machine.memory import check_weights
+from ..machine.numerics import random_key, with_fixed_settings
+from ..models.vit_config import is_sized, size_of, sized_config
 from ..plugins import Plugin, Table
-from . import given
-from .entry import Preset
-from .variants import VARIANTS, with_variant
+from ..runs.values import with_fields
+from .images import ImageName, published_preset
+from .text import CaptionName, TextName
+from .variants import VARIANTS, Preset, with_variant
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+    from ..models.captioner import Captioner
+    from ..models.captioner_config import CaptionerConfig
+    from ..models.transformer import Transformer
+    from ..models.transformer_config import TransformerConfig
+    from ..models.vit import ViT
+    from ..models.vit_config import ViTConfig
 
 PRESETS: Table[Callable[[], Preset]] = Table(
     "preset",
@@ -37,7 +57,7 @@ PRESETS: Table[Callable[[], Preset]] = Table(
         "cifar100-768x3": Plugin("vit_jax.presets.images:cifar100_768x3"),
         "vit-1024x6": Plugin("vit_jax.presets.images:vit_1024x6"),
         "distil-1024x6": Plugin("vit_jax.presets.images:distil_1024x6"),
-        "finetune": Plugin("vit_jax.presets.given:finetune"),
+        "finetune": Plugin("vit_jax.presets.images:finetune"),
     },
 )
 DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names none, and with --init
@@ -56,7 +76,7 @@ def preset(name: str) -> Preset:
         base, kind = VARIANTS[name]
         return with_variant(PRESETS[base](), base, kind)
     if is_sized(name):
-        return given.published_preset(name)
+        return published_preset(name)
     if name in PRESETS:
         made = PRESETS[name]
         with PRESETS.blaming(name):
@@ -65,3 +85,77 @@ def preset(name: str) -> Preset:
         raise UserError(f"there is no preset {name[:60]!r}", remedy=f"here it is {ours}")
     known = [*PRESETS.plugins(), *VARIANTS, "vit-s16", "vit-b16", "vit-b32"]
     raise UserError(f"there is no preset {name[:60]!r}{nearest(name, known)}")
+
+
+@overload
+def build(
+    what: ImageName | RunConfig[ViTConfig],
+    classes: int | None = None,
+    image: int | None = None,
+    seed: int = 0,
+    **fields: Any,
+) -> ViT: ...
+@overload
+def build(
+    what: TextName | RunConfig[TransformerConfig],
+    classes: int | None = None,
+    image: int | None = None,
+    seed: int = 0,
+    **fields: Any,
+) -> Transformer: ...
+@overload
+def build(
+    what: CaptionName | RunConfig[CaptionerConfig],
+    classes: int | None = None,
+    image: int | None = None,
+    seed: int = 0,
+    **fields: Any,
+) -> Captioner: ...
+@overload
+def build(
+    what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
+) -> nnx.Module: ...
+@with_fixed_settings
+def build(
+    what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
+) -> Any:
+    """An untrained network: a Vision Transformer of a published size, or that of a preset or a run.
+
+    Args:
+        what: vit-SIZEPATCH (vit-ti16, vit-s16, vit-b32, vit-l16, vit-h14, vit-g14), a preset's name, or a run, such as
+            `vit_jax.preset("digits").run`.
+        classes: K; None: 1000 of a size, else those of the preset.
+        image: height and width of an image, in pixels; None: 224 of a size, else that of the preset.
+        fields: others of the network's config, such as pool="mean".
+
+    Returns:
+        A ViT, a Transformer or a Captioner.
+
+    Raises:
+        UserError: for an unknown name, a field that is out of range or that the preset leaves to its data, or a network
+            that is too large for this machine.
+    """
+    from flax import nnx
+
+    from ..models.build import network_class
+
+    stated = fields | {name: x for name, x in (("classes", classes), ("image", image)) if x is not None}
+    config = _config(what, stated)
+    config.check()
+    check_weights(config)
+    return network_class(config)(config, rngs=nnx.Rngs(random_key(seed)))
+
+
+def _config(what: str | RunConfig, stated: dict[str, Any]) -> NetworkConfig:
+    """The config with what is stated. Raises UserError."""
+    if isinstance(what, str) and (is_sized(what) or size_of(what)):
+        return sized_config(what, **{"classes": 1000, "image": 224} | stated)
+    if not isinstance(what, (str, RunConfig)):
+        raise UserError(f"what is a {type(what).__name__}", remedy="give the name of a size or a preset, or a run")
+    run = preset(what).run if isinstance(what, str) else what
+    config = with_fields(run, {f"model.{name}": value for name, value in stated.items()}).model
+    open_ = [name for name in config.marked("from_data") if not value_at(config, name) and name not in stated]
+    if open_:
+        counts = ", ".join(f'**{{"{name}": ...}}' if "." in name else f"{name}=..." for name in open_)
+        raise UserError(Field(f"model.{open_[0]}"), "is what the data decides", f"give {counts}")
+    return config

@@ -12,7 +12,7 @@ from ..data.texts.config import SentenceData
 from ..models.captioner_config import CaptionerConfig
 from ..models.transformer_config import TransformerConfig
 from ..models.vit_config import ViTConfig
-from .entry import FEW_EPOCHS, Preset
+from .variants import FEW_EPOCHS, Preset
 
 # For type checkers: the names of presets whose network is a Transformer or a captioner, and what they are.
 TextName = Literal["numbers", "multi30k", "multi30k-tiny", "transformer-512x6", "denoise"]

@@ -1,1 +1,1 @@
-"""What predictions are worth and how far they can be trusted, in numpy and scikit-learn: see result.py."""
+"""What predictions are worth, and how far they can be trusted, in numpy and scipy. Read classes.py first."""

@@ -12,21 +12,18 @@ LEVEL = 0.95
 def bootstrap(
     measure: Callable[[np.ndarray], Mapping[str, float]], n: int, samples: int, groups: np.ndarray | None = None
 ) -> dict[str, tuple[float, float]]:
-    """{metric: (low, high)}: between them lie 95 % of its values on as many samples of the images, with replacement.
-    Shapes: groups int [n].
-    """
+    """{metric: (low, high)}: 95 % of its values on samples of the images, drawn with replacement; groups int [n]."""
     draw = np.random.default_rng(0)
     members = None if groups is None else [np.flatnonzero(groups == each) for each in np.unique(groups)]
     drawn: dict[str, list[float]] = {}
     for _ in range(samples):
-        rows = draw.integers(0, n, n) if members is None else _of_groups(draw, members)
+        if members is None:
+            rows = draw.integers(0, n, n)
+        else:
+            rows = np.concatenate([members[i] for i in draw.integers(0, len(members), len(members))])
         for name, value in measure(rows).items():
             drawn.setdefault(name, []).append(value)
     return {name: _ends(np.array(values)) for name, values in drawn.items()}
-
-
-def _of_groups(draw: np.random.Generator, members: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([members[i] for i in draw.integers(0, len(members), len(members))])
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:

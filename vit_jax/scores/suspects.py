@@ -15,9 +15,7 @@ NEARLY = 1e-6  # probabilities that differ by less are equal
 
 @dataclass(frozen=True)
 class Suspects:
-    """Images whose label is suspected, the least probable label first; m of them. Shapes: images int [m], guesses int
-    [m], probability float [m].
-    """
+    """m images whose label is suspected, the least probable label first; arrays [m]."""
 
     images: np.ndarray
     guesses: np.ndarray

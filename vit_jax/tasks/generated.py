@@ -15,15 +15,13 @@ from jax import Array
 
 from ..config.decoding import Decoding, check_decoding
 from ..config.hints import hint, names_of, nearest
-from ..decode.base import Found
-from ..decode.search import generate
+from ..decode.search import Found, generate
 from ..errors import Field, UserError
 from ..files.terminal import printable
 from ..machine import backend
 from ..machine.numerics import random_key
 from ..models.state import merge, split_model
-from ..text.ids import Ids
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import Ids, Tokenizer
 from .base import Batch, Task
 from .predictor import BATCH, Answer, Predictor, batches
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..text.ids import Ids
+from ..text.tokenizer import Ids
 
 
 def shift_target(target: Array, source: Array, ids: Ids, source_pad: int) -> tuple[Array, Array, Array]:

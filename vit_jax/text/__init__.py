@@ -1,4 +1,4 @@
 """Sentences as ids, and back.
 
-Read ids.py (those with a meaning of their own) and tokenizer.py (the interface) first.
+Read tokenizer.py first: the interface, and the ids with a meaning of their own.
 """

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .ids import Ids, token_text
 from .pieces import check_ids
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer, token_text
 
 FIRST = 3  # the id of byte 0, after padding, end and unknown
 BYTES = 256
@@ -59,11 +58,9 @@ class ByteTokens(Tokenizer):
         self._special = re.compile("|".join(map(re.escape, sorted(self.specials, key=len, reverse=True))))
 
     def number(self, token: str) -> int | None:
-        """The id of a special token; None where there is none of this name."""
         return self.specials.get(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]."""
         return check_ids(text, self.bytes_of(text), self)
 
     def bytes_of(self, text: str) -> list[int]:

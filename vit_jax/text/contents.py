@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..config.vocabulary import SIDES
@@ -11,9 +11,9 @@ from ..errors import UserError
 from ..files import strict_json
 from .byte_tokens import byte_vocabulary
 from .classes import OF_MARIAN, SPECIALS, Languages, class_name, languages_of
-from .ids import Ids
 from .older import FAIRSEQ, OF_BYTES
 from .pieces import PIECES, open_pieces
+from .tokenizer import Ids
 
 Files = Mapping[str, bytes]
 
@@ -72,9 +72,7 @@ def read_settings(files: Files, side: str, where: str) -> dict[str, Any]:
 
 
 def tokens_of(files: Files, side: str, where: str) -> dict[str, Any]:
-    """The special tokens and settings of one side: as its files state them, else as its class has them. Returns
-    {"pad_token": text or an object with settings, ...}.
-    """
+    """{"pad_token": text or an object with settings, ...} of one side, by its files, else by its class."""
     return {**SPECIALS.get(class_of(files, where, side)[0], {}), **read_settings(files, side, where)}
 
 
@@ -93,16 +91,13 @@ def vocabulary_of(files: Files, side: str, where: str) -> dict[str, int]:
     return found
 
 
-def numbers_of(files: Files, side: str, where: str) -> tuple[Callable[[str], int | None], dict[str, int]]:
-    """(what gives the id of a token, {piece: id} of all)."""
+def numbers_of(files: Files, side: str, where: str) -> dict[str, int]:
+    """{piece: id} of all."""
     if has_spm(files):
-        found = vocabulary_of(files, side, where)
-        return found.get, found
+        return vocabulary_of(files, side, where)
     if class_of(files, where, side)[0] == OF_BYTES:
-        found = byte_vocabulary(tokens_of(files, side, where))
-        return found.get, found
-    tokenizer = open_pieces(of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}")
-    return tokenizer.token_to_id, tokenizer.get_vocab()
+        return byte_vocabulary(tokens_of(files, side, where))
+    return dict(open_pieces(of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}").get_vocab())
 
 
 def ids_of(files: Files, side: str, where: str) -> Ids:

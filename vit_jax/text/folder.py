@@ -43,12 +43,11 @@ from .contents import (
     vocabulary_of,
     with_config,
 )
-from .ids import check_range, special_ids, token_text
 from .older import OF_BYTES, OLDER, SOURCES, make_pieces
 from .pieces import PIECES, Pieces, end_words, open_pieces, set_template
 from .sentence_pieces import SentencePieces
 from .spoken import KEYS, TARGET_OF_PAIRS, with_languages
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer, check_range, special_ids, token_text
 
 MODEL = ("config.json", "generation_config.json")  # of a model; what generates counts more than what it consists of
 KNOWN = (IDS, PIECES, *TOKENS, *SPM, *VOCABULARIES, *(f"{side}/{name}" for side in SIDES for name in (PIECES, *TOKENS)))
@@ -140,13 +139,13 @@ def with_ids(files: Files, model: Mapping[str, Any], where: str, alone: bool = F
     sides, content = [], dict[str, Any]()
     for side in SIDES:
         tokens = tokens_of(files, side, where)
-        number, vocabulary = numbers_of(files, side, where)
+        vocabulary = numbers_of(files, side, where)
         size, rows = _size(vocabulary), model.get("vocab_size")
         if SPM[0] in files:
             tokens = {**tokens, "bos_token": tokens["pad_token"]}  # Marian begins with padding
         elif type(rows) is int and size < rows <= -(-size // MULTIPLE) * MULTIPLE:
             content["rows"] = rows
-        sides.append(special_ids(model, tokens, number, where, alone))
+        sides.append(special_ids(model, tokens, vocabulary.get, where, alone))
     content |= {side: dataclasses.asdict(ids) for side, ids in zip(SIDES, sides, strict=True)}
     return {**files, IDS: json.dumps(content, indent=1).encode()}
 
@@ -164,9 +163,7 @@ def _open_side(files: Files, side: str, where: str) -> Tokenizer:
     if languages and has_spm(files):
         return _open_spm(files, side, languages, where)
     if name == OF_BYTES:
-        size = max(_size(byte_vocabulary(tokens)), _rows(files, where))
-        check_range(ids, size, where)
-        return ByteTokens(tokens, ids, target, _record(size, files), files)
+        return ByteTokens(tokens, ids, target, _record(byte_vocabulary(tokens), ids, files, where), files)
     tokenizer = open_pieces(
         of_side(files, side).get(PIECES, b""), f"{where}: {PIECES}", tokens.get("split_special_tokens") is True
     )
@@ -175,27 +172,22 @@ def _open_side(files: Files, side: str, where: str) -> Tokenizer:
     if languages and (code := token_text(tokens.get(KEYS["source"]))):
         language, end = [languages.token.format(code)], [token_text(tokens["eos_token"])]
         set_template(tokenizer, *((language, end) if languages.before else ([], end + language)))
-    size = max(_size(tokenizer.get_vocab()), _rows(files, where))
-    check_range(ids, size, where)
-    return Pieces(tokenizer, ids, target, _record(size, files), files)
+    return Pieces(tokenizer, ids, target, _record(tokenizer.get_vocab(), ids, files, where), files)
 
 
 def _open_spm(files: Files, side: str, languages: Languages, where: str) -> Tokenizer:
     """One side of SentencePiece models with lists of pieces."""
     ids, target, tokens = ids_of(files, side, where), side == SIDES[1], tokens_of(files, side, where)
     vocabulary, name = vocabulary_of(files, side, where), SPM[target] if SPM[0] in files else ONE_SPM
-    size = max(_size(vocabulary), _rows(files, where))
-    check_range(ids, size, where)
+    kept = _record(vocabulary, ids, files, where)
     if name not in files:
         raise UserError(where, f"has {SPM[0]} but no {name}", "put it there")
     if ids.unknown is None:
         raise UserError(where, f"{VOCABULARIES[0]} has no {token_text(tokens.get(OF_PAIRS[0]))}", "restore it")
     specials = [token_text(tokens.get(each)) for each in (OF_PAIRS if languages.in_source else OF_ONE)]
     code = token_text(tokens.get(TARGET_OF_PAIRS if languages.in_source else KEYS["source"]))
-    opened = SentencePieces(
-        files[name], vocabulary, ids, specials, languages, code, target, f"{where}: {name}"
-    )  # fmt: skip
-    opened.kept, opened.files = _record(size, files), files
+    opened = SentencePieces(files[name], vocabulary, ids, specials, languages, code, target, f"{where}: {name}")
+    opened.kept, opened.files = kept, files
     return opened
 
 
@@ -204,14 +196,12 @@ def _size(vocabulary: Mapping[str, int]) -> int:
     return max(vocabulary.values()) + 1
 
 
-def _rows(files: Files, where: str) -> int:
-    """The number of ids that an ids.json states, 0 if none."""
+def _record(vocabulary: Mapping[str, int], ids: Ids, files: Files, where: str) -> dict[str, Any]:
+    """What config.json holds of a tokenizer of these ids, by which a run resumes only with the same."""
+    # An ids.json may state more rows of a table than there are ids.
     rows = parse_json(files.get(IDS, b"{}"), f"{where}: {IDS}").get("rows", 0)
-    return rows if type(rows) is int and rows < 1 << 24 else 0
-
-
-def _record(size: int, files: Files) -> dict[str, Any]:
-    """What config.json holds of a tokenizer of so many ids, by which a run resumes only with the same."""
+    size = max(_size(vocabulary), rows if type(rows) is int and rows < 1 << 24 else 0)
+    check_range(ids, size, where)
     # The tasks that the config of a model lists change no ids.
     digests = {name: content_digest(content) for name, content in files.items() if name != MODEL[0]}
     return {"size": size, "tokenizer": text_digest(digests)}

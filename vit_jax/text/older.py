@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..files.lines import quote
-from ..machine.libraries import report_damage, require
+from ..machine.libraries import report_damage, require, without_logs
 from .classes import LEGACY_NLLB, NLLB, Languages
-from .ids import token_text
 from .pieces import check_growth, set_template
 from .sentence_pieces import open_model
+from .tokenizer import token_text
 
 FAIRSEQ = "sentencepiece.bpe.model"
 MODELS = (FAIRSEQ, "spiece.model", "tokenizer.model")  # of SentencePiece
@@ -59,8 +57,12 @@ def make_pieces(
             content = re.sub(rb"\n+", b"\n", content) if file == "merges.txt" else content
             (Path(folder) / file).write_bytes(content)
         (Path(folder) / "tokenizer_config.json").write_text(json.dumps(settings))
-        with report_damage(f"{where}: {needed[-1]}"), _without_warnings():
-            made = _make(folder)
+        with report_damage(f"{where}: {needed[-1]}"), without_logs():
+            from transformers import AutoTokenizer, PreTrainedConfig
+
+            made = AutoTokenizer.from_pretrained(
+                folder, config=PreTrainedConfig(), local_files_only=True, trust_remote_code=False
+            )
             tokenizer = made.backend_tokenizer
             check_growth(tokenizer)
             if made(PROBE)["input_ids"] != tokenizer.encode(PROBE).ids:
@@ -77,7 +79,7 @@ def make_pieces(
 
 def _class_of(name: str) -> tuple[str, list[str]]:
     """(a class of transformers, its files) by its name, or a model's; no files where it makes no tokenizer.json."""
-    with require("transformers"), _without_warnings():
+    with require("transformers"), without_logs():
         from transformers import PreTrainedTokenizerFast
         from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
@@ -87,26 +89,6 @@ def _class_of(name: str) -> tuple[str, list[str]]:
         return name, []
     files = found.vocab_files_names
     return found.__name__, [files[key] for key in ("vocab_file", "merges_file") if key in files]
-
-
-def _make(folder: str) -> Any:
-    """The tokenizer of transformers in a folder, whose config states its class."""
-    from transformers import AutoTokenizer, PreTrainedConfig
-
-    return AutoTokenizer.from_pretrained(
-        folder, config=PreTrainedConfig(), local_files_only=True, trust_remote_code=False
-    )
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """A context in which nothing is logged, such as that there is no PyTorch, which no tokenizer needs."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _settings(stated: Mapping[str, Any], where: str) -> dict[str, Any]:

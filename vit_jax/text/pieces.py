@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from ..config.vocabulary import SPECIALS
 from ..errors import UserError
 from ..files.lines import quote
 from ..machine.libraries import report_damage, require
-from .ids import Ids
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer
 
 PIECES = "tokenizer.json"
 # GPT-2's, but for combining marks and joiners, which belong to the letter before them.
@@ -49,18 +48,14 @@ class Pieces(Tokenizer):
         self.cased = upper != lower
 
     def number(self, token: str) -> int | None:
-        """The id of a token; None where there is none of this name."""
-        found: int | None = self.tokenizer.token_to_id(token)
-        return found
+        return cast(int | None, self.tokenizer.token_to_id(token))
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]."""
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each sentence."""
-        found = self.ids_of(texts)
-        return [check_ids(text, self.trimmed(ids), self) for text, ids in zip(texts, found, strict=True)]
+        found = [self.begin + ids[self.skipped : len(ids) - self.dropped] for ids in self.ids_of(texts)]
+        return [check_ids(text, ids, self) for text, ids in zip(texts, found, strict=True)]
 
     def ids_of(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of the library for each text."""
@@ -72,19 +67,13 @@ class Pieces(Tokenizer):
         with report_damage(whose, "cannot be split by its tokenizer", "leave it out, or give another tokenizer"):
             return [found.ids for found in self.tokenizer.encode_batch(list(texts))]
 
-    def trimmed(self, ids: list[int]) -> list[int]:
-        """The ids of the library as those of this side."""
-        return self.begin + ids[self.skipped : len(ids) - self.dropped]
-
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence of ids, up to the first end or padding, without special tokens."""
         return self.text_of(self.ids.until_end(ids))
 
     def text_of(self, ids: list[int], skip_special: bool = True) -> str:
         """The text of the library for ids."""
         with report_damage("a text", "cannot be made of its ids by the tokenizer", "give another tokenizer"):
-            text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special)
-        return text
+            return cast(str, self.tokenizer.decode(ids, skip_special_tokens=skip_special))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The text of each id; of one that is only a part of a character, its name in the vocabulary."""

@@ -14,8 +14,7 @@ from ..files.digests import text_digest
 from .classes import UNSTATED, Spoken
 from .folder import has_two, open_files, read_folder, with_ids
 from .pieces import train_pieces
-from .spoken import with_languages
-from .task_params import kept_tasks
+from .spoken import kept_tasks, with_languages
 from .tokenizer import Tokenizer
 from .vocabulary import Vocabulary, count_words, splits_marks
 
@@ -32,19 +31,17 @@ def make_tokenizers(
     task: str = "",
 ) -> Pair:
     """The tokenizers of a run that is trained on these sentences -> (that of sources, that of targets)."""
-    if kind in (WORDS, APART) and one:
-        both = count_words(itertools.chain(sources, targets), apart=kind == APART)
-        return both, both
     if kind in (WORDS, APART):
-        source, target = (count_words(texts, apart=kind == APART) for texts in (sources, targets))
-        return source, target
+        each = [itertools.chain(sources, targets)] if one else [sources, targets]
+        words = [count_words(texts, apart=kind == APART) for texts in each]
+        return words[0], words[-1]
     if kind in TRAINED:
         where, texts = f"data.tokenizer {kind}", (sources, targets)
         if one:
             files = train_pieces(kind, itertools.chain(*texts), size)
         else:
-            each = {side: train_pieces(kind, iter(its), size) for side, its in zip(SIDES, texts, strict=True)}
-            files = {f"{side}/{name}": x for side, its in each.items() for name, x in its.items()}
+            made = {side: train_pieces(kind, iter(its), size) for side, its in zip(SIDES, texts, strict=True)}
+            files = {f"{side}/{name}": x for side, its in made.items() for name, x in its.items()}
         return open_files(with_ids(files, {}, where), where)
     files = {**read_folder(kind, spoken=spoken), **kept_tasks(Path(os.path.expanduser(kind)), task)}
     if one and has_two(files):
@@ -58,8 +55,16 @@ def make_tokenizers(
 
 def record_tokenizers(source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
     """The metadata of a run on texts, from which `open_tokenizers` makes the tokenizers again."""
-    files = {f"{FOLDER}/{name}": x for name, x in {**source.files, **target.files}.items()}
-    return {"vocabulary": _record(source, target), **({"files": files} if files else {})}
+    return _with_files("vocabulary", _record(source, target), {**source.files, **target.files})
+
+
+def _with_files(name: str, kept: Any, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The metadata of a run that keeps this of its tokenizers, and their files."""
+    return {name: kept, **({"files": {f"{FOLDER}/{path}": x for path, x in files.items()}} if files else {})}
+
+
+def _files_in(metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name.removeprefix(f"{FOLDER}/"): content for name, content in metadata.get("files", {}).items()}
 
 
 def open_tokenizers(metadata: Mapping[str, Any]) -> Pair:
@@ -73,7 +78,7 @@ def open_tokenizers(metadata: Mapping[str, Any]) -> Pair:
 
 def _in_files(metadata: Mapping[str, Any]) -> Pair:
     """The tokenizers in the files of a run."""
-    files = {name.removeprefix(f"{FOLDER}/"): content for name, content in metadata.get("files", {}).items()}
+    files = _files_in(metadata)
     if not files:
         raise UserError(
             "the files of its tokenizer are not there", remedy="give the folder of the run, which keeps them"
@@ -85,8 +90,7 @@ def with_spoken(metadata: Mapping[str, Any], spoken: Spoken) -> Mapping[str, Any
     """The metadata of a run whose texts are in other languages than those that it was trained on."""
     if not spoken:
         return metadata
-    files = {name.removeprefix(f"{FOLDER}/"): content for name, content in metadata.get("files", {}).items()}
-    changed = with_languages(files, spoken, "the tokenizer of the run")
+    changed = with_languages(_files_in(metadata), spoken, "the tokenizer of the run")
     return {**metadata, "files": {f"{FOLDER}/{name}": content for name, content in changed.items()}}
 
 
@@ -101,8 +105,7 @@ def make_one(kind: str, size: int, sentences: Sequence[str]) -> Tokenizer:
 
 def record_one(name: str, tokenizer: Tokenizer) -> dict[str, Any]:
     """The metadata of a run with one tokenizer, from which `open_one` makes it again."""
-    files = {f"{FOLDER}/{path}": x for path, x in tokenizer.files.items()}
-    return {name: tokenizer.kept, **({"files": files} if files else {})}
+    return _with_files(name, tokenizer.kept, tokenizer.files)
 
 
 def open_one(name: str, metadata: Mapping[str, Any]) -> Tokenizer:

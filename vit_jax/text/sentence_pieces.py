@@ -12,9 +12,8 @@ from ..errors import UserError
 from ..files.lines import quote
 from ..machine.libraries import report_damage, require
 from .classes import SEVERAL, Languages, list_codes
-from .ids import Ids
 from .pieces import check_ids
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space in pieces
 MOST, LONGEST = 1 << 20, 1 << 9  # pieces of a model, letters of a piece
@@ -67,11 +66,9 @@ class SentencePieces(Tokenizer):
         self.model = open_model(model, where)
 
     def number(self, token: str) -> int | None:
-        """The id of a piece; None where there is none of this name."""
         return self.vocabulary.get(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]."""
         found, begin, before = [], 0, self._before(text)
         for special in self._special.finditer(text):
             found += [*self.split(text[begin : special.start()]), special.group()]
@@ -102,11 +99,9 @@ class SentencePieces(Tokenizer):
         return code + (self.model.encode(text[len("".join(code)) :], out_type=str) if text else [])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence of ids, up to the first end or padding, without special tokens."""
         pieces = [self.pieces[i] for i in self.ids.until_end(ids) if i in self.pieces and i not in self.specials]
         text: str = self.model.decode_pieces(pieces)
         return text.replace(SPACE, " ").strip()
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The piece of each id."""
         return [self.pieces.get(int(i), str(int(i))) for i in ids]

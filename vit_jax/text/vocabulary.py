@@ -14,8 +14,7 @@ from ..config.hints import nearest
 from ..config.vocabulary import SPECIALS
 from ..errors import UserError
 from ..files.lines import quote
-from .ids import Ids
-from .tokenizer import Tokenizer
+from .tokenizer import Ids, Tokenizer
 
 _PAD, _BEGIN, _END, _UNKNOWN = range(4)  # the places of SPECIALS
 LEAST = 2  # times that a word has to occur; those that occur once are <unk>, so that its embedding is trained
@@ -72,11 +71,9 @@ class Vocabulary(Tokenizer):
         return len(self.entries)
 
     def number(self, token: str) -> int | None:
-        """The id of a word; None where there is none of this name."""
         return self._ids.get(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a sentence, int32 [N]."""
         found = words(text, self.apart)
         if not found:
             raise UserError(f"the text {quote(text)} has no words", remedy="give at least one")
@@ -91,7 +88,6 @@ class Vocabulary(Tokenizer):
         return " ".join(self.tokens(self.ids.until_end(ids)))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The word of each id."""
         return [self.entries[int(i)] for i in ids]
 
     def compared(self, text: str) -> str:

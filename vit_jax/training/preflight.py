@@ -13,8 +13,8 @@ from ..errors import Field, UserError
 from ..machine.division import Division, plan_division
 from ..machine.hosts.group import ALONE, Hosts
 from ..machine.memory import check_memory
-from ..presets.entry import on_other_data
 from ..presets.table import preset
+from ..presets.variants import on_other_data
 from ..runs.check import check_complete, check_name, check_run
 from ..runs.values import with_fields
 from ..weights.start.reproducible import check_unchanged

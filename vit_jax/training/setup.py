@@ -97,7 +97,7 @@ def with_data(run: RunConfig, dataset: Data) -> RunConfig:
 def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     """Build the network, the training step and the evaluation step of a run with its data."""
     from ..models.build import definition
-    from ..models.kernels.rounded import rounds_factors
+    from ..models.lowering import rounds_factors
     from ..tasks.computed import task_of
     from .engine.engine import Engine
     from .engine.evaluator import Evaluator

@@ -38,7 +38,7 @@ from ..tasks.table import task_spec, untrained_run
 from ..tasks.translate.encoding import encodes
 from ..text.classes import UNSTATED, Spoken
 from ..text.record import make_tokenizers, with_spoken
-from ..text.task_params import task_settings
+from ..text.spoken import task_settings
 from .checkpoint import Checkpoints
 from .incomplete import BareNetwork, TextEncoder, unusable
 from .interop import LOADS, InMemory, State, convert_first, read_weights, task_metadata

@@ -7,10 +7,7 @@ stays float32: LayerNorm, softmax, GELU, Q K' and P V.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +50,8 @@ def compute_int8(model: ir.Model, images: np.ndarray, title: str) -> ir.Model:
     """A model that multiplies in int8: images float32 [n, H, W, C]."""
     from onnxruntime.quantization import QuantType, quantize_static
 
+    from vit_jax.machine.libraries import without_logs
+
     nodes = inner_products(model)
     if not nodes:
         what = f"of its {len(products(model))} layers the first and the last stay float32, and there is no other"
@@ -60,7 +59,7 @@ def compute_int8(model: ir.Model, images: np.ndarray, title: str) -> ir.Model:
     for number, node in enumerate(nodes):
         node.name = f"int8_{number}"
     (takes,) = model.graph.inputs
-    with tempfile.TemporaryDirectory() as folder, _without_warnings():
+    with tempfile.TemporaryDirectory() as folder, without_logs():  # of ONNX Runtime's tools
         given, made = Path(folder, "float32.onnx"), Path(folder, "int8.onnx")
         save(model, given)
         large = sum(file.stat().st_size for file in Path(folder).iterdir()) > LARGEST
@@ -104,14 +103,3 @@ def _reader(name: str, images: np.ndarray) -> Any:
             return None if part is None else {name: part}
 
     return Reader()
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Without the advice that ONNX Runtime's tools log."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)

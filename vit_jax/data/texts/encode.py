@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.lines import quote
-from ...text.task_params import prefix_of
+from ...text.spoken import prefix_of
 from ...text.tokenizer import Tokenizer, encode_named
 from .config import SentenceData
 from .pairs import Pairs, place

@@ -17,7 +17,7 @@ from ...files.digests import text_digest
 from ...machine.libraries import require
 from ...plugins import CORRUPTIONS
 from ...text.record import digest, make_tokenizers
-from ...text.task_params import prefix_of
+from ...text.spoken import prefix_of
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
 from ..base import Given, not_given

@@ -17,7 +17,7 @@ from ...decode.buckets import lengths_to
 from ...figures.attention import half_kept, rollout
 from ...models.layers import Intermediates
 from ...models.transformer import NUDGE
-from ...text.ids import Ids
+from ...text.tokenizer import Ids
 from .gradients import each_gradient, integrated_gradients
 from .methods import Method
 from .scores import sum_cells

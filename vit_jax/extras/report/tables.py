@@ -16,7 +16,7 @@ from ...errors import UserError
 from ...figures.figure import weights_caption
 from ...files.atomic import read_json
 from ...files.metrics import spelled_out
-from ...presets.given import finetuned
+from ...presets.images import finetuned
 from ...presets.table import FINETUNE, preset
 from ...reports.compare import columns, text_of
 from ...reports.comparison import Comparison, Line, Member, is_number

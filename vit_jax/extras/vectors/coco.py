@@ -18,7 +18,7 @@ from ...errors import Field, UserError, about
 from ...files import strict_json
 from ...files.lines import read_lines
 from ...files.reading import read_regular
-from ...text.ids import Ids
+from ...text.tokenizer import Ids
 from ...text.vocabulary import COURSE, Vocabulary
 from .hdf5 import arrays, width
 

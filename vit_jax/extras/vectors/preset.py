@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...config.run import OptimConfig, RunConfig
 from ...models.captioner_config import CaptionerConfig
 from ...models.transformer_config import TransformerConfig
-from ...presets.entry import Preset
+from ...presets.variants import Preset
 from .config import FeatureData
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ...decode.base import Found
+from ...decode.search import Found
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold

@@ -7,8 +7,8 @@ from typing import Self
 
 import numpy as np
 
+from ...scores.calibration import Reliability, error_of_drawn, reliability
 from ...scores.classes import Scores
-from ...scores.reliability import Reliability, error_of_drawn, reliability
 
 
 @dataclass(frozen=True)

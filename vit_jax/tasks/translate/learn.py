@@ -27,7 +27,7 @@ from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...scores.rouge import rouge
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
-from ...text.task_params import prefix_of
+from ...text.spoken import prefix_of
 from ..base import Batch, Evaluation
 from ..generated import answer, tokens_and_end
 from ..next_token import freeze_zero_row, mean_loss, shift_target, sums

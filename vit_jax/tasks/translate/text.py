@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ...decode.base import Found
+from ...decode.search import Found
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
 from ..generated import Generation, Search, compile_search

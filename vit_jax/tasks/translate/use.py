@@ -9,8 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ...decode.base import Found
 from ...decode.buckets import in_buckets, lengths_to
+from ...decode.search import Found
 from ...errors import UserError
 from ...figures.attention import draw_cross_attention
 from ...figures.figure import drawn

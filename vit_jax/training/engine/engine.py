@@ -14,7 +14,7 @@ from jax import Array
 
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, partition
-from ...models.kernels.rounded import options
+from ...models.lowering import options
 from ...tasks.base import Batch
 from ...weights.checkpoint import State
 from .step import Step, TrainState

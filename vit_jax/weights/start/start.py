@@ -16,14 +16,13 @@ from ...data.images.config import OPTIONAL
 from ...errors import UserError
 from ...files.terminal import fill, printable
 from ...presets import table as presets
-from ...presets.entry import Preset
-from ...presets.given import finetuned
-from ...presets.images import ImageName, ImagePreset
+from ...presets.images import ImageName, ImagePreset, finetuned
 from ...presets.text import CaptionName, CaptionPreset, TextName, TextPreset
+from ...presets.variants import Preset
 from ...runs.check import check_encoder
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec
-from ...text.task_params import kept_tasks, prefix_of
+from ...text.spoken import kept_tasks, prefix_of
 from ..interop import network_in, task_metadata
 from . import encoder
 from .fitting import about_head, change_for, check_fit, check_metadata, decide_fields, going_back, known_fields

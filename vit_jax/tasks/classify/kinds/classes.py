@@ -18,9 +18,9 @@ from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....data.images.config import ImageData
 from ....figures.report_data import keep_sections
+from ....scores.calibration import class_loss, class_temperature
 from ....scores.classes import no_numbers, rank_classes
 from ....scores.suspects import suspect_classes
-from ....scores.temperature import class_loss, class_temperature
 from ...base import Batch, with_scores
 from ..balance import class_weights, log_prior, remark_on_sizes
 from ..draw import draw_result, most_confident

@@ -15,10 +15,9 @@ from jax import Array
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....figures.report_data import keep_sections
-from ....scores.classes import no_numbers
-from ....scores.labels import DEFAULT, FEWEST, choose_thresholds, over, score_labels
+from ....scores.calibration import set_loss, set_temperature
+from ....scores.classes import DEFAULT, FEWEST, choose_thresholds, no_numbers, over, score_labels
 from ....scores.suspects import Suspects, join_suspects, suspect_labels
-from ....scores.temperature import set_loss, set_temperature
 from ...base import Batch, Evaluation, with_scores
 from ..balance import label_weights, remark_on_sizes
 from ..draw_sections import label_sections, suspects_section, trust_section, worst_labels
@@ -182,7 +181,7 @@ def _known(batch: Batch) -> tuple[Array, Array]:
 class Labelled(Evaluation):
     """The result of a network of K labels on n images; `predicted` is bool [n, K].
 
-    The metrics are loss and those of `vit_jax.scores.labels.score_labels`.
+    The metrics are loss and those of `vit_jax.scores.classes.score_labels`.
     """
 
     probabilities: np.ndarray  # float [n, K]

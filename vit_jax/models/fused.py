@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..layers import drop
+from .layers import drop
 
 FUSED = {"float32", "bfloat16", "float16"}  # dtypes of a fused kernel, whose softmax and sums are in float32
 NARROW = 32  # Dh below which products that sum over the first axis of a matrix are slow

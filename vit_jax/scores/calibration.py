@@ -1,15 +1,57 @@
-"""One temperature T for the logits z of a network, so that the probabilities of z / T are as often right as they say.
+"""Whether predictions are as often right as they say, and a temperature by which they are (Guo et al. 2017).
 
-Guo et al. 2017 (arXiv 1706.04599). T has the least loss on validation. As a function of b = 1 / T the loss is convex,
-so its slope has one root, which Brent's method of bisection finds.
+The bins of confidence and the calibration error are those of arXiv 1706.04599, and so is one temperature T for the
+logits z of a network, so that the probabilities of z / T are as often right as they say. T has the least loss on
+validation. As a function of b = 1 / T the loss is convex, so its slope has one root, which Brent's method finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
+
+BINS = 15  # as Guo et al. 2017
+DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """What predictions of similar confidence are worth: of each bin a count, the mean confidence, the share right."""
+
+    counts: np.ndarray
+    confidence: np.ndarray
+    right: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error (ECE): sum over bins of n_b / n |right - confidence|; NaN of nothing."""
+        n = self.counts.sum()
+        return float((self.counts * np.abs(self.right - self.confidence)).sum() / n) if n else float("nan")
+
+
+def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Reliability:
+    """The bins of n predictions: confidence float [n], right bool [n]."""
+    confidence = confidence.astype(np.float64)
+    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    counts, total = np.bincount(place, minlength=bins), np.maximum(np.bincount(place, minlength=bins), 1)
+    means = (np.bincount(place, values, minlength=bins) / total for values in (confidence, right.astype(np.float64)))
+    return Reliability(counts, *means)
+
+
+def error_of_drawn(confidence: np.ndarray) -> float:
+    """The mean ECE that the same predictions would have if they were right exactly as often as they say.
+
+    A network that is perfectly calibrated has about this ECE on so few images, so only more than that means anything.
+    """
+    draw, confidence = np.random.default_rng(0), np.sort(confidence)  # in whichever order images come
+    errors = [reliability(confidence, draw.random(len(confidence)) < confidence).error for _ in range(DRAWS)]
+    return float(np.mean(errors))
+
+
+# A temperature.
 
 SMALLEST, GREATEST = 0.01, 100.0  # of T; beyond, it runs to 0 or to infinity
 PARTED = "hardly an image of validation is wrong, so its loss falls towards T = 0, where every probability is 0 or 1"
@@ -19,9 +61,7 @@ NOTHING_KNOWN = "of no image of validation is any label known"
 
 
 def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
-    """The temperature of classes, by cross entropy: labels int [n], logits float [n, K] -> (T, ""), or (None, why there
-    is none).
-    """
+    """(T, "") of classes, by cross entropy, or (None, why there is none); labels int [n], logits float [n, K]."""
     logits = logits.astype(np.float64)
     own = np.take_along_axis(logits, labels[:, None].astype(np.int64), 1)[:, 0]
 
@@ -33,9 +73,7 @@ def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | N
 
 
 def set_temperature(truth: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
-    """The temperature of all labels of a set, by binary cross entropy over the known cells: truth int8 [n, K], logits
-    float [n, K].
-    """
+    """`class_temperature` of all labels of a set, by binary cross entropy over the known cells; truth int8 [n, K]."""
     known = truth >= 0
     z, true = logits.astype(np.float64)[known], truth[known] == 1
 
@@ -54,9 +92,7 @@ def class_loss(labels: np.ndarray, logits: np.ndarray) -> float:
 
 
 def set_loss(truth: np.ndarray, logits: np.ndarray) -> float:
-    """The binary cross entropy of a set, a mean over the known cells; NaN where none is. Shapes: truth int8 [n, K],
-    logits float [n, K].
-    """
+    """The binary cross entropy of a set, a mean over the known cells; NaN where none is; truth int8 [n, K]."""
     known = truth >= 0
     z = logits.astype(np.float64)[known]
     return float((np.logaddexp(0, z) - z * (truth[known] == 1)).mean()) if known.any() else float("nan")

@@ -1,1 +1,0 @@
-"""Positions that act inside attention: rotary, by turning queries and keys, or relative, by a bias of the scores."""
