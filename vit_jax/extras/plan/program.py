@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .hlo import Array, Instruction, Module, read_module
-from .products import product_flops
+from .hlo import Array, Instruction, Module, product_flops, read_module
 
 # What starts no kernel.
 FREE = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -20,8 +20,7 @@ from ...tasks.stand_in import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.setup import parameter_dtype
 from ...weights.teacher import open_teacher
-from .bounds import bounds_of
-from .program import read_program
+from .program import Program, read_program
 
 What = Literal["train", "evaluate", "decode"]
 STEPS = 1000  # of an epoch, for the schedule: what it is changes no shape
@@ -157,3 +156,37 @@ def with_rows(run: RunConfig, rows: int, length: int = 0) -> RunConfig:
     if not isinstance(run.data, SentenceData):
         return replace(run, batch=rows)
     return replace(run, data=replace(run.data, tokens=rows * (length or run.data.lengths[-1])))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Seconds of a step that each would take alone; 0: nothing is published of it, or there is none."""
+
+    products: float
+    memory: float
+    network: float
+
+    @property
+    def seconds(self) -> float:
+        """No step is shorter; 0: not known."""
+        return max(self.products, self.memory, self.network) if self.products and self.memory else 0.0
+
+    @property
+    def binds(self) -> str:
+        """Which of them is the greatest; empty: not known."""
+        found = vars(self)
+        return max(found, key=lambda name: found[name]) if self.seconds else ""
+
+
+def bounds_of(program: Program, target: Target) -> Bounds:
+    """The bounds of a program on a target."""
+    stated = target.published
+    crossing = sum(each.times * each.crossing(target.a_host) for each in program.collectives)
+    return Bounds(
+        program.flops / stated.peak if stated.peak else 0.0,
+        program.bytes / stated.bandwidth if stated.bandwidth else 0.0,
+        max(
+            program.sent / stated.link if stated.link else 0.0,
+            crossing / stated.network if stated.network else 0.0,
+        ),
+    )

@@ -17,17 +17,18 @@ import numpy as np
 from ...errors import Field, UserError, about
 from ...files import strict_json
 from ...files.lines import read_lines
-from ...files.reading import read_regular
+from ...files.reading import check_regular, read_regular
+from ...machine.libraries import report_damage, require
 from ...text.ids import Ids
 from ...text.vocabulary import COURSE, Vocabulary
-from .hdf5 import arrays, width
 
 SOURCE = "coco-features:"
 CAPTIONS, WORDS = "coco2014_captions.h5", "coco2014_vocab.json"
 FEATURES = ("{}2014_vgg16_fc7_pca.h5", "{}2014_vgg16_fc7.h5")  # of train and of val
 FEATURE = "features"
 ADDRESSES = "{}2014_urls.txt"
-LARGEST = 64 << 20  # bytes
+LARGEST = 64 << 20  # bytes of a file of text
+LARGEST_ARRAY = 8 << 30  # bytes
 
 
 class Part(NamedTuple):
@@ -160,3 +161,38 @@ def _captions(ids: np.ndarray, vocabulary: Vocabulary, name: str, field: str) ->
             field, f"{name}[{bad[0]}] is not {start}, words, {end} and then {null} alone", f"restore {CAPTIONS}"
         )
     return np.where(place < lengths, body, special.pad).astype(np.int32)
+
+
+def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slice = slice(None)) -> list[np.ndarray]:
+    """Rows of the data sets, {name: (kinds of dtype, axes)}, of an HDF5 file, which strangers may have written."""
+    check_regular(path)
+    if not path.is_file():
+        raise UserError(where, f"there is no {path.name}", "put it there")
+    with require("h5py", "captions"):
+        import h5py
+    found = []
+    with report_damage(where, f"{path.name} cannot be read", "restore it"), h5py.File(path, "r") as file:
+        for name, (kinds, axes) in names.items():
+            _check(h5py, file, name, kinds, axes, f"{where}: {path.name}")
+            found.append(np.asarray(file[name][rows]))
+    return found
+
+
+def width(path: Path, name: str, where: str) -> int:
+    """The width C of a data set of numbers [n, C], read from the head of the file."""
+    return arrays(path, {name: ("f", 2)}, where, slice(0, 0))[0].shape[1]
+
+
+def _check(h5py: Any, file: Any, name: str, kinds: str, axes: int, where: str) -> None:
+    """Raise UserError where a data set is missing, of another kind, not all in this file, or too large."""
+    link = file.get(name, getlink=True)
+    if link is None or not isinstance(link, h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+        raise UserError(f"{where} has no data set {name!r} of its own", remedy="restore the file")
+    found = file[name]
+    if found.is_virtual or found.external:
+        raise UserError(where, f"{name} lies in other files", "write it into this one")
+    if found.dtype.kind not in kinds or found.ndim != axes:
+        wanted = "whole numbers" if kinds == "iu" else "floating-point numbers"
+        raise UserError(where, f"{name} is {found.dtype} {list(found.shape)}", f"give {wanted} with {axes} axes")
+    if found.nbytes > LARGEST_ARRAY:
+        raise UserError(where, f"{name} states {found.nbytes >> 30} GB", f"give at most {LARGEST_ARRAY >> 30} GB")

@@ -26,7 +26,7 @@ from ...tasks.generated import answer
 from ...tasks.predictor import Answer, Predictor
 from ...tasks.worst import summarise_worst, worst, write_worst
 from ...text.record import open_one
-from .config import FeatureData
+from .spec import FeatureData
 from .vectors import Vector, Vectors, checked_vectors, open_features, open_other_features, vectors_in
 
 

@@ -18,9 +18,8 @@ from ...files.digests import array_digest
 from ...files.reading import check_regular
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import Vocabulary
-from .coco import FEATURE, SOURCE, Part, has_part, read_part, read_words
-from .config import FeatureData
-from .hdf5 import arrays
+from .coco import FEATURE, SOURCE, Part, arrays, has_part, read_part, read_words
+from .spec import FeatureData
 
 PARTS = {"train": "train", "validation": "val"}  # {our split: the part of the source}
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...data.order import CORRUPTION, TokenOrder, permutation
-from ...data.texts.config import SentenceData
-from ...data.texts.flat import Flat
-from ...data.texts.sentences import Sentences
-from ...errors import Field, UserError
-from ...text.tokenizer import Tokenizer
+from ..data.order import CORRUPTION, TokenOrder, permutation
+from ..data.texts.config import SentenceData
+from ..data.texts.flat import Flat
+from ..data.texts.sentences import Sentences
+from ..errors import Field, UserError
+from ..text.tokenizer import Tokenizer
 
 SENTINEL = "<extra_id_{}>"  # stands for the span of that number that was taken out
 RATE = 0.15  # share of tokens that is taken out
