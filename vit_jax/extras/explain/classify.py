@@ -14,14 +14,15 @@ from ...config.hints import nearest
 from ...errors import Field, UserError
 from ...figures.report_data import Section, keep_sections
 from ...machine.targets import HERE
+from ...tasks.capability import EXPLAIN_BATCH, EXPLAIN_STEPS
 from ...tasks.classify.draw import visible
 from ...tasks.classify.kinds.base import Kind
 from ...tasks.classify.use import Classifier
 from ...tasks.predictor import check_positive
+from .capability import IMAGES, Method
 from .drawing import KEY, overlaid
 from .explained import ImageExplanation, describe_scores, names_of
-from .images import check_method, explain_images, grid_of, logits_of
-from .methods import BATCH, IMAGES, STEPS, Method
+from .relevance import check_attention, explain_images, grid_of, logits_of
 from .scores import insertion_deletion, random_relevance
 
 WORST = 8
@@ -40,7 +41,8 @@ class OfImages:
         """Raise UserError where the method cannot explain the network, or there is no such class, label or number."""
         net = self.predictor
         net.check_known()
-        check_method(net.model, method)
+        if method == "rollout":
+            check_attention(net.model)
         if class_name:
             number_of(net.kind, class_name)
         else:
@@ -51,8 +53,8 @@ class OfImages:
         images: Any,
         method: Method,
         class_name: str,
-        steps: int = STEPS,
-        batch: int = BATCH,
+        steps: int = EXPLAIN_STEPS,
+        batch: int = EXPLAIN_BATCH,
         measured: bool = True,
     ) -> ImageExplanation:
         """As `Classifier.explain`."""
@@ -110,7 +112,7 @@ def explain(
 
 def affordable(network: Any) -> int:
     """The most images whose errors a report explains: on a CPU as many as take some seconds, of a ViT-B/16 none."""
-    passes = 2 * 3 * STEPS  # for what was said and for what is true, each forward and backward
+    passes = 2 * 3 * EXPLAIN_STEPS  # for what was said and for what is true, each forward and backward
     return min(WORST, ON_A_CPU // max(network.config.flops() * passes, 1)) if HERE.platform == "cpu" else WORST
 
 
@@ -123,13 +125,13 @@ def worst_section(network: Any, task: Any, split: Any, result: Any, caption: str
     numbers, outputs, words = zip(*found, strict=True)
     pixels = split.take(np.array(numbers))
     images, names = task.images({"image": pixels}, network.dtype), [split.name(i) for i in numbers]
-    how: dict[str, Any] = {"steps": STEPS, "batch": BATCH, "measured": False}
+    how: dict[str, Any] = {"steps": EXPLAIN_STEPS, "batch": EXPLAIN_BATCH, "measured": False}
     each = explain(network, kind, images, pixels, names, "ig", outputs=np.array(outputs), **how)
     if not np.isfinite(each.maps).all():
         return []
     first = np.array([i not in numbers[:place] for place, i in enumerate(numbers)])  # what each image was taken for
     chosen = (np.asarray(images)[first], np.array(outputs)[first], each.values[first], each.maps[first])
-    scores = measure(network, kind, "ig", *chosen, BATCH)
+    scores = measure(network, kind, "ig", *chosen, EXPLAIN_BATCH)
     pictures = []
     for i, name in enumerate(names):
         image = visible(pixels[i : i + 1])[0]

@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...figures.figure import drawn
 from ...files.atomic import replacing
 from ...files.output import shorten, write_csv
+from .capability import SUFFIXES, WORDS
 from .drawing import draw_explained, draw_explained_text, draw_explained_words
-from .methods import SUFFIXES, WORDS
 
 SHOWN = 9
 
@@ -25,6 +25,7 @@ class Explanation:
 
     method: str
     inputs: tuple[str, ...]
+    header: ClassVar[tuple[str, ...]]  # the columns of `rows`
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sentence})"
@@ -38,11 +39,6 @@ class Explanation:
     def notes(self) -> tuple[str, ...]:
         """How far it can be trusted, in words."""
         return ()
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The columns of `rows`."""
-        raise NotImplementedError
 
     def rows(self) -> Iterator[tuple[str | int, ...]]:
         """A row of a table for each cell or word of each input."""
@@ -80,10 +76,7 @@ class ImageExplanation(Explanation):
     deletion: np.ndarray = field(default_factory=lambda: np.zeros(0))
     random: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The columns of `rows`."""
-        return ("file", "explained", "value", "row", "column", "relevance")
+    header = ("file", "explained", "value", "row", "column", "relevance")
 
     @property
     def sentence(self) -> str:
@@ -156,10 +149,7 @@ class TranslationExplanation(TextExplanation):
 
     sources: tuple[tuple[str, ...], ...]
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The columns of `rows`."""
-        return ("source", "position", "token", "source position", "source token", "relevance")
+    header = ("source", "position", "token", "source position", "source token", "relevance")
 
     def rows(self) -> Iterator[tuple[str | int, ...]]:
         """A row for each token of a translation and of its source; both are counted from 1."""
@@ -182,10 +172,7 @@ class CaptionExplanation(TextExplanation):
 
     images: np.ndarray
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The columns of `rows`."""
-        return ("file", "position", "token", "row", "column", "relevance")
+    header = ("file", "position", "token", "row", "column", "relevance")
 
     def rows(self) -> Iterator[tuple[str | int, ...]]:
         """A row for each token of a caption and each cell of its image; all are counted from 1."""

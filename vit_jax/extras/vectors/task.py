@@ -38,6 +38,7 @@ class FeatureDescriber(CaptionWriter):
     """
 
     no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
+    no_explanations = ("the inputs of this network are vectors, which have no patches or words", "leave it out")
     no_features = ("the inputs of this network are features already", "leave the flag out")
 
     def __repr__(self) -> str:
