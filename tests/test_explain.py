@@ -414,5 +414,5 @@ def test_explanations_point_at_what_a_trained_network_must_have_seen(fields, tmp
         right = points("rollout")
         if fields["pool"] == "cls":
             read = relevance.read_by_head
-            monkeypatch.setattr(images, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
+            monkeypatch.setattr(relevance, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
             assert points("rollout") < min(right - 0.1, 0.6)  # of another token
