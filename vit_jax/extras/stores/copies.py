@@ -20,7 +20,7 @@ from ...errors import UserError
 from ...files.digests import text_digest
 from ...files.places import Store, check_name, store_of
 from ...machine.backend import cache_folder
-from .base import PLAIN
+from .objects import PLAIN
 
 AT_ONCE = 32
 _PIECE = 64 << 20  # bytes of a large file that are held

@@ -1,4 +1,4 @@
-"""The store that is a local folder."""
+"""The store that is a local folder; and what all stores say of objects that are not as they were."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from pathlib import Path
 from ...files.atomic import make_folder, replacing, sync_folder
 from ...files.places import Stat, StoreError, check_name
 from ...files.reading import check_regular, open_regular
-from .base import replaced, too_short
+
+
+def replaced(where: str) -> StoreError:
+    """The error for an object that is another one than before."""
+    return StoreError(
+        where, "was replaced while it was read: its tag is another", "start again with the object as it is"
+    )
+
+
+def too_short(where: str, size: int, stop: int) -> StoreError:
+    """The error for an object that ends too early."""
+    return StoreError(where, f"ends after {size:,} bytes, and {stop:,} were to be read", "restore the whole object")
 
 
 class Folder:

@@ -25,8 +25,8 @@ from ...files.places import check_name, join, store_of
 from ...files.reading import COPIES, show_path
 from ...files.terminal import print_note
 from ...machine.backend import cache_folder
-from .base import PLAIN, PROBE
-from .mirror import Mirror
+from .mirror import PROBE, Mirror
+from .objects import PLAIN
 from .records import NEWEST
 
 WEIGHTS = "checkpoints/"  # of a run: brought when they are needed
