@@ -23,9 +23,6 @@ _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _COMMENT = re.compile(r"/\*.*?\*/")
-_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)")
-_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+).*? line=(\d+)")
-_FILE = re.compile(r'^(\d+) "(.*)"$')
 
 
 @dataclass(frozen=True)
@@ -92,15 +89,6 @@ class Module:
 
     computations: dict[str, dict[str, Instruction]]
     entry: str
-    sources: dict[int, str] = field(default_factory=dict, repr=False)  # {stack_frame_id: "file:line" of its innermost}
-
-    def source(self, instruction: Instruction) -> str:
-        """Where in Python an instruction comes from, "file:line"; empty: not known."""
-        frame = re.search(r"\bstack_frame_id=(\d+)", instruction.attributes)
-        if frame:
-            return self.sources.get(int(frame[1]), "")
-        file, line = instruction.attribute("source_file"), instruction.attribute("source_line")
-        return f"{file}:{line}" if file else ""
 
 
 def read_module(text: str) -> Module:
@@ -118,7 +106,7 @@ def read_module(text: str) -> Module:
         elif current is not None and (found := _INSTRUCTION.match(line)):
             instruction = _instruction(found[2], found[3], bool(found[1]))
             current[instruction.name] = instruction
-    return Module(computations, entry, _sources(text))
+    return Module(computations, entry)
 
 
 def _instruction(name: str, text: str, root: bool) -> Instruction:
@@ -145,27 +133,6 @@ def _closed(text: str) -> int:
         if not depth:
             return place + 1
     return len(text)
-
-
-def _sources(text: str) -> dict[int, str]:
-    """{stack_frame_id: "file:line"} of the tables at the head of a module."""
-    tables: dict[str, list[str]] = {"FileNames": [], "FunctionNames": [], "FileLocations": [], "StackFrames": []}
-    current: list[str] = []
-    for line in text.splitlines():
-        if line in tables:
-            current = tables[line]
-        elif line[:1].isdigit():
-            current.append(line)
-        elif line.startswith("%"):
-            break
-    files = {found[1]: found[2] for line in tables["FileNames"] if (found := _FILE.match(line))}
-    places = {
-        found[1]: f"{files.get(found[2], '')}:{found[3]}"
-        for line in tables["FileLocations"]
-        if (found := _LOCATION.match(line))
-    }
-    frames = (found for line in tables["StackFrames"] if (found := _FRAME.match(line)))
-    return {int(found[1]): places.get(found[2], "") for found in frames}
 
 
 def product_flops(each: Instruction, there: dict[str, Instruction]) -> int:

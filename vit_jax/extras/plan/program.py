@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -37,10 +37,7 @@ ATTENTION = "__cudnn$fmha"
 class Kernel:
     """One operation of the schedule, and how often it runs."""
 
-    what: str
-    name: str
-    operation: str
-    source: str
+    what: str  # its opcode, or the function of a library that it calls
     bytes: int
     on_chip: int
     flops: int
@@ -52,7 +49,6 @@ class Collective:
     """One exchange between devices."""
 
     kind: str
-    operation: str
     devices: tuple[int, ...]
     bytes: int
     sent: int
@@ -127,16 +123,6 @@ class Program:
             found[each.kind] = (count + each.times, size + each.times * each.bytes)
         return found
 
-    def breakdown(self, by: Literal["what", "operation", "source"] = "operation") -> list[tuple[str, int, int]]:
-        """Where bytes go: (what, operation of jax or line of Python; bytes; kernels), the most bytes first."""
-        bytes_of: Counter[str] = Counter()
-        kernels_of: Counter[str] = Counter()
-        for kernel in self.kernels:
-            name = getattr(kernel, by)
-            bytes_of[name] += kernel.times * kernel.bytes
-            kernels_of[name] += kernel.times
-        return [(name, size, kernels_of[name]) for name, size in bytes_of.most_common()]
-
 
 def read_program(compiled: Any) -> Program:
     """The program of what jax.jit(f).lower(...).compile() returns."""
@@ -199,20 +185,10 @@ class _Reader:
 
     def _add(self, each: Instruction, computation: str, times: int) -> None:
         there = self.module.computations[computation]
-        target = each.attribute("custom_call_target")
-        named = self._named(each)
-        operation, source = named.attribute("op_name"), self.module.source(named)
+        what = each.attribute("custom_call_target") or each.opcode
         memory, on_chip = moved_bytes(self.module, each, there)
-        flops, what = self._flops(each, there), target or each.opcode
-        self.kernels.append(Kernel(what, each.name, operation, source, memory, on_chip, flops, times))
+        self.kernels.append(Kernel(what, memory, on_chip, self._flops(each, there), times))
         self._exchange(each, there, times, computation)
-
-    def _named(self, each: Instruction) -> Instruction:
-        """The instruction, or that of its fusion which says first where it comes from."""
-        if each.opcode != "fusion" or each.attribute("op_name"):
-            return each
-        inner = [*self.module.computations[each.calls[0]].values()]
-        return next((one for one in reversed(inner) if one.attribute("op_name")), each)
 
     def _flops(self, each: Instruction, there: dict[str, Instruction]) -> int:
         """FLOPs of the products of an instruction, and of those that are fused into it."""
@@ -356,7 +332,7 @@ def _collective(
     whole = given * group if kind == "all-gather" else given
     parts = {"all-reduce": 2 * (group - 1) / group, "collective-permute": 1.0, "collective-broadcast": 1 / group}
     sent = int(whole * parts.get(kind, (group - 1) / group))
-    return Collective(kind, each.attribute("op_name"), tuple(members), whole, sent)
+    return Collective(kind, tuple(members), whole, sent)
 
 
 def first_group(each: Instruction, devices: int) -> list[int]:

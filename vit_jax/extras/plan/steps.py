@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -105,6 +105,7 @@ class Compiled:
             program = read_program(self.target.compile(self.trace(what)))
         found, bounds, memory = self.described(what), bounds_of(program, self.target), program.memory
         rows, devices, own = found["rows"], found["devices"], sum(self._state(what).values())
+        seconds = max(bounds.values()) if bounds["products"] and bounds["memory"] else 0.0  # 0: not known
         found |= {
             "memory": {
                 **found["memory"],
@@ -123,13 +124,13 @@ class Compiled:
                 kind: {"count": count, "bytes": size} for kind, (count, size) in program.exchanges().items()
             },
             "sent": program.sent,
-            "bounds": {**asdict(bounds), "binds": bounds.binds},
+            "bounds": {**bounds, "binds": max(bounds, key=lambda name: bounds[name]) if seconds else ""},
             "seconds_to_compile": time.monotonic() - began,
         }
-        if bounds.seconds:
-            found["rows_per_second"] = rows / bounds.seconds
+        if seconds:
+            found["rows_per_second"] = rows / seconds
             most = most_examples(self.run, self.teacher, self.target.kind, devices) if what == "train" else 0.0
-            found |= {"mfu": rows / bounds.seconds / most} if most else {}
+            found |= {"mfu": rows / seconds / most} if most else {}
         return found
 
     def _state(self, what: What) -> dict[str, int]:
@@ -158,35 +159,19 @@ def with_rows(run: RunConfig, rows: int, length: int = 0) -> RunConfig:
     return replace(run, data=replace(run.data, tokens=rows * (length or run.data.lengths[-1])))
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Seconds of a step that each would take alone; 0: nothing is published of it, or there is none."""
+def bounds_of(program: Program, target: Target) -> dict[str, float]:
+    """Lower bounds of the seconds of a step: what its products, its memory and its exchanges take at published figures.
 
-    products: float
-    memory: float
-    network: float
-
-    @property
-    def seconds(self) -> float:
-        """No step is shorter; 0: not known."""
-        return max(self.products, self.memory, self.network) if self.products and self.memory else 0.0
-
-    @property
-    def binds(self) -> str:
-        """Which of them is the greatest; empty: not known."""
-        found = vars(self)
-        return max(found, key=lambda name: found[name]) if self.seconds else ""
-
-
-def bounds_of(program: Program, target: Target) -> Bounds:
-    """The bounds of a program on a target."""
+    They are never predictions: no device reaches all its figures at once, or any of them for a whole step. 0: nothing
+    is published of it, or there is none.
+    """
     stated = target.published
     crossing = sum(each.times * each.crossing(target.a_host) for each in program.collectives)
-    return Bounds(
-        program.flops / stated.peak if stated.peak else 0.0,
-        program.bytes / stated.bandwidth if stated.bandwidth else 0.0,
-        max(
+    return {
+        "products": program.flops / stated.peak if stated.peak else 0.0,
+        "memory": program.bytes / stated.bandwidth if stated.bandwidth else 0.0,
+        "network": max(
             program.sent / stated.link if stated.link else 0.0,
             crossing / stated.network if stated.network else 0.0,
         ),
-    )
+    }
