@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from ... import runs
+from ...config.run import RunConfig
 from ...errors import Field, UserError
 from ...files.locks import is_locked, lock_file
-from ...files.places import publish_several
+from ...files.places import check_dir, join, local_copy, publish_several
 from ...files.reading import show_path
-from ...runs.several import STUDY
+from ...runs.check import check_name
+from ...runs.choice import same_identity
+from ...runs.several import OLD_SWEEP, STUDY, is_run, members
+from ...runs.values import flat
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -156,6 +162,31 @@ class Search:
 def choice(value: Any) -> Any:
     """A value of a field as Optuna keeps it: 4,8 for a tuple."""
     return ",".join(map(str, value)) or "none" if isinstance(value, tuple) else value
+
+
+def folder_of_sweep(
+    search: Search, run_of: Callable[[Mapping[str, Any]], RunConfig], run: RunConfig, preset: str
+) -> Path:
+    """The folder of a sweep, which is free or has this sweep already; of its runs one is looked at."""
+    name = check_name(run.name or f"{preset}-sweep")
+    check_dir(run.dir)
+    folder = Path(local_copy(join(run.dir, name)))
+    shown = show_path(folder)
+    if is_run(folder) or members(folder):
+        raise UserError(shown, "is a run and no sweep", WANTED)
+    if (folder / OLD_SWEEP).is_file():
+        raise UserError(shown, "is a sweep of an earlier version, whose runs can be read but not added to", WANTED)
+    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder] if os.path.lexists(folder) else []
+    if not (folder / STUDY).is_file() and any(not path.name.startswith(".") for path in inside):
+        raise UserError(shown, "exists and is no sweep", WANTED)
+    found = (runs.Run(path) for each in inside for path in (each, *members(each)) if is_run(path))
+    if there := next(found, None):
+        known = {name: value for name, (value, _) in flat(there.config()).items()}
+        if other := search.fields.keys() - known.keys():
+            raise UserError(shown, f"holds another sweep, whose runs have no {sorted(other)[0]}", WANTED)
+        its = run_of({name: known[name] for name in search.fields})
+        same_identity(there, replace(its, seed=known["seed"]) if there.path.parent != folder else its)
+    return folder
 
 
 @contextlib.contextmanager
