@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -89,6 +89,30 @@ class Index:
             return cls(name, int(found["size"]), tag, edge, keys, starts, sizes, groups, each, column, named)
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, UserError):
             return None
+
+
+class ObjectFile(io.RawIOBase):
+    """An object of a store as a file, which is read by ranges."""
+
+    def __init__(self, store: Store, name: str, size: int, tag: str):
+        self._store, self._name, self._size, self._tag, self._at = store, name, size, tag, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._at + len(buffer), self._size)
+        content = self._store.read(self._name, self._at, stop, self._tag) if stop > self._at else b""
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
 
 
 Scan = Callable[[Store, str, int, str], Index]

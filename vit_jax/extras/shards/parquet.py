@@ -6,7 +6,6 @@ needed, and then with all others of their group.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files.places import Store
-from .index import Index, edge_digest, read_edge
+from .index import Index, ObjectFile, edge_digest, read_edge
 
 IMAGES = ("image", "img", "images", "bytes")  # columns of images, where no feature says which it is
 _END = b"PAR1"
@@ -61,32 +60,6 @@ def read_group(store: Store, index: Index, group: int) -> list[bytes]:
     return images
 
 
-class _Ranges(io.RawIOBase):
-    """A file that is read by ranges of an object."""
-
-    def __init__(self, store: Store, name: str, size: int, tag: str):
-        self._store, self._name, self._size, self._tag, self._at = store, name, size, tag, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        stop = self._size if size < 0 else min(self._at + size, self._size)
-        content = self._store.read(self._name, self._at, stop, self._tag) if stop > self._at else b""
-        self._at += len(content)
-        return content
-
-
 @contextmanager
 def _opened(where: str, store: Store, name: str, size: int, tag: str) -> Iterator[Any]:
     """A parquet file, open. Raises UserError where it cannot be read."""
@@ -94,7 +67,7 @@ def _opened(where: str, store: Store, name: str, size: int, tag: str) -> Iterato
     import pyarrow.parquet
 
     try:
-        with pyarrow.PythonFile(_Ranges(store, name, size, tag), mode="r") as file:
+        with pyarrow.PythonFile(ObjectFile(store, name, size, tag), mode="r") as file:
             yield pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
         line = str(error).partition("\n")[0]
