@@ -64,7 +64,6 @@ class Corruption:
         return 1
 
     def split(self, texts: Flat, *how: Any) -> Denoised:
-        """Texts that are corrupted so; the rest is as `Denoised` takes it."""
         return Denoised(texts, self, *how)
 
 
@@ -146,17 +145,14 @@ class Denoised(Sentences):
         return ()
 
     def ordered(self, order: TokenOrder) -> EpochOrder:
-        """The order, with the epochs."""
         return EpochOrder(order, len(self))
 
     def subset(self, indices: np.ndarray) -> Denoised:
-        """A split of only these texts."""
         few, numbers = self.flat.take(indices), self.numbers[indices]
         after = self.after.tolist()
         return Denoised(few, self.corruption, after, self.lengths, self.tokens, self.title, self.pads, numbers)
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """As of Sentences."""
         return self._pairs(indices, int(self.padded[indices % len(self)].max()))
 
     def _pairs(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:

@@ -69,11 +69,9 @@ class Explain(Capability):
 
     @classmethod
     def outputs(cls, options: Any) -> Sequence[Mapping[str, str]]:
-        """The picture, the table and the arrays."""
         return [{"explain_to": f"{options.explain_to}{suffix}"} for suffix in SUFFIXES]
 
     def check(self, options: Any) -> None:
-        """Raise UserError where the network cannot be explained so, or has no such class."""
         self.kind.check(options.explain, options.class_)
 
     def explain(self, inputs: Any, method: str = "ig", class_name: str = "", *how: Any, **options: Any) -> Any:
@@ -96,7 +94,6 @@ class Explain(Capability):
 
     @classmethod
     def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
-        """Keep for report.html what counted in the worst images, or in the first for each word."""
         if kind := _kind_of(task.predictor):
             kind.load().draw(task, network, data, result, plots, caption)
 

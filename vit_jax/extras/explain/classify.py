@@ -57,7 +57,6 @@ class OfImages:
         batch: int = EXPLAIN_BATCH,
         measured: bool = True,
     ) -> ImageExplanation:
-        """As `Classifier.explain`."""
         check_positive(steps=steps, batch=batch)
         net, (several, _) = self.predictor, self.predictor.as_list(images)
         pixels = net.pixels(several)

@@ -80,7 +80,6 @@ class ImageExplanation(Explanation):
 
     @property
     def sentence(self) -> str:
-        """How many images, by what."""
         n = len(self.maps)
         return f"{n:,} image{'' if n == 1 else 's'} by {WORDS[self.method]}"
 
@@ -93,7 +92,6 @@ class ImageExplanation(Explanation):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Its score, beside that of a random order."""
         return (describe_scores(self.insertion, self.deletion, self.random),) if len(self.random) else ()
 
     def rows(self) -> Iterator[tuple[str | int, ...]]:
@@ -109,7 +107,6 @@ class ImageExplanation(Explanation):
         return named | numbers | {name: getattr(self, name) for name in ("insertion", "deletion", "random")}
 
     def draw(self, path: str | os.PathLike[str] | None = None, caption: str = "") -> Any:
-        """Draw the first images, each beside what counted in it."""
         names = [f"{shorten(Path(name).name, 28)}\n" for name in self.inputs]
         labels = [
             f"{a}{shorten(b, 24)} {value:.3g}" for a, b, value in zip(names, self.outputs, self.values, strict=True)
@@ -129,7 +126,6 @@ class TextExplanation(Explanation):
 
     @property
     def sentence(self) -> str:
-        """How many texts, by what."""
         n = len(self.maps)
         return f"{n:,} text{'' if n == 1 else 's'}, token by token, by {WORDS[self.method]}"
 
@@ -139,7 +135,6 @@ class TextExplanation(Explanation):
 
     @property
     def title(self) -> str:
-        """That of the figure."""
         return f"What counted for each word, by {WORDS[self.method]}"
 
 
@@ -162,7 +157,6 @@ class TranslationExplanation(TextExplanation):
         return super().arrays() | {"sources": _filled_names(self.sources)}
 
     def draw(self, path: str | os.PathLike[str] | None = None, caption: str = "") -> Any:
-        """Draw the first translation."""
         return drawn(draw_explained_text, self.maps[0], self.tokens[0], self.sources[0], path, self.title, caption)
 
 
@@ -181,11 +175,9 @@ class CaptionExplanation(TextExplanation):
                 yield name, t + 1, tokens[t], row + 1, column + 1, f"{x:.9g}"
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """With `images`."""
         return super().arrays() | {"images": self.images}
 
     def draw(self, path: str | os.PathLike[str] | None = None, caption: str = "") -> Any:
-        """Draw the first caption."""
         image = self.images[0][..., : 3 if self.images.shape[-1] >= 3 else 1]
         return drawn(draw_explained_words, image, self.maps[0], self.tokens[0], path, self.title, caption)
 

@@ -51,7 +51,6 @@ class OfTranslations(OfTexts):
     def explain(
         self, texts: Any, method: Method, class_name: str, steps: int = EXPLAIN_STEPS
     ) -> TranslationExplanation:
-        """As `Translator.explain`."""
         check_positive(steps=steps)
         net, several = self.predictor, [texts] if isinstance(texts, str) else list(texts)
         each = (explained_translation(net.task, net.model, ids, method, steps) for ids in net.encoded(several))
@@ -80,7 +79,6 @@ class OfCaptions(OfTexts):
     predictor: Describer
 
     def explain(self, images: Any, method: Method, class_name: str, steps: int = EXPLAIN_STEPS) -> CaptionExplanation:
-        """As `Describer.explain`."""
         check_positive(steps=steps)
         net, (several, _) = self.predictor, self.predictor.as_list(images)
         pixels = net.pixels(several)

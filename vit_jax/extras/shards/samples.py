@@ -61,7 +61,6 @@ class Samples(Items):
         return keys[row] if keys else str(i)
 
     def texts(self, field: str) -> list[str]:
-        """The texts of a field, which all shards have."""
         return [text for index in self.indexes for text in index.texts[field]]
 
     def classes(self, field: str) -> tuple[str, ...]:
@@ -78,11 +77,9 @@ class Samples(Items):
         return np.concatenate([index.sizes for index in self.indexes])
 
     def image(self, i: int) -> bytes:
-        """The image of sample i."""
         return self.read(i, i + 1)[0]
 
     def ahead(self, batch: Callable[[int], Batch], start: int, stop: int, room: float) -> Ahead:
-        """As of Items."""
         return Ahead(self, self.groups > 0, batch, start, stop, room)
 
     def read(self, start: int, stop: int) -> list[bytes]:
@@ -179,12 +176,10 @@ def split_in(title: str) -> str:
 
 
 def open_wds(pattern: str, asked: Asked) -> Samples:
-    """The samples of tars."""
     return _open(pattern, asked, scan_tar)
 
 
 def open_parquet(pattern: str, asked: Asked) -> Samples:
-    """The rows of parquet files."""
     return _open(pattern, asked, scan_parquet)
 
 

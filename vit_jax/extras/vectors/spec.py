@@ -47,12 +47,10 @@ class CaptionFeaturesSpec(CaptioningSpec):
 
     @classmethod
     def trains(cls, model: NetworkConfig) -> bool:
-        """Captioners that see vectors."""
         return isinstance(model, CaptionerConfig) and model.encoder is None
 
     @classmethod
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
-        """Vectors with captions of one length."""
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
         vectors: dict[str, Shape] = {"vectors": ((run.batch, 1, c.memory_width), "float32")}
@@ -60,7 +58,6 @@ class CaptionFeaturesSpec(CaptioningSpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        """Raise UserError naming the first invalid field of a run on vectors with captions."""
         model, data = run.model, run.data
         assert isinstance(model, CaptionerConfig) and isinstance(data, FeatureData)
         check_network(model, max(1, model.text.target_vocabulary, model.text.outputs))

@@ -83,14 +83,12 @@ class CaptionFeatures(Captioning):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionSet:
-        """The vectors and captions of a run, split."""
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
         return open_features(data, c.memory_width, c.text.outputs, run.seed)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> CaptionFeatures:
-        """The task of a run."""
         data = run.data
         assert isinstance(data, FeatureData)
         words = open_one("words", metadata)
@@ -120,7 +118,6 @@ class CaptionFeatures(Captioning):
     def answers(
         self, predictor: FeatureDescriber, inputs: Sequence[Vector], top: int, first: int = 0
     ) -> Iterator[Answer]:
-        """The captions of vectors in files."""
         vectors = predictor.inputs(np.stack([each.values for each in inputs]))
         return map(answer, [each.name for each in inputs], predictor.write(vectors, first))
 

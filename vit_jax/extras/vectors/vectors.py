@@ -34,7 +34,6 @@ class Vectors:
         return len(self.target)
 
     def subset(self, indices: np.ndarray) -> Vectors:
-        """A split of only these examples."""
         several = [self.references[i] for i in indices] if self.references else ()
         return Vectors(self.part, self.rows[indices], self.target[indices], several)
 
