@@ -79,18 +79,13 @@ def command(arguments: list[str]) -> int:
     """The body of the command; returns its exit code."""
     name, file, run, o = parse(arguments)
     run = check_complete(check_run(replace(run, data=o.data, augment=o.augment, seed=o.seed)))
-    _check_counts(o)
+    if o.augment.mixes and o.images % 2:  # type: ignore[attr-defined]  # an ImageAugment
+        raise UserError(Field("images"), f"is {o.images}, but neighbours are mixed", "give an even number")
     backend.configure_jax()
     drawn = views_of(run, o.images, o.views)
     drawn.draw(file, f"{name}: what training sees of {len(drawn.originals)} images", settings(o.augment))
     print(f"{file}: {len(drawn.originals)} images, {o.views} views of each")
     return DONE
-
-
-def _check_counts(o: Options) -> None:
-    """Raise UserError unless every image has a neighbour that it can be mixed with, where they are mixed."""
-    if o.augment.mixes and o.images % 2:  # type: ignore[attr-defined]  # an ImageAugment
-        raise UserError(Field("images"), f"is {o.images}, but neighbours are mixed", "give an even number")
 
 
 def settings(augment: Any) -> str:

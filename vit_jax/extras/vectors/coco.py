@@ -116,7 +116,8 @@ def read_part(folder: Path, name: str, vocabulary: Vocabulary, wide: int, source
 def _of_width(folder: Path, name: str, wide: int, field: str) -> Path:
     """The file of vectors that are so wide."""
     files = [path for form in FEATURES if (path := folder / form.format(name)).is_file()]
-    widths = {path: width(path, FEATURE, field) for path in files}
+    heads = {path: arrays(path, {FEATURE: ("f", 2)}, field, slice(0, 0))[0] for path in files}
+    widths = {path: head.shape[1] for path, head in heads.items()}
     if not files:
         raise UserError(field, f"there is no {FEATURES[0].format(name)}", "put it there")
     if found := [path for path in files if widths[path] == wide]:
@@ -176,11 +177,6 @@ def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slic
             _check(h5py, file, name, kinds, axes, f"{where}: {path.name}")
             found.append(np.asarray(file[name][rows]))
     return found
-
-
-def width(path: Path, name: str, where: str) -> int:
-    """The width C of a data set of numbers [n, C], read from the head of the file."""
-    return arrays(path, {name: ("f", 2)}, where, slice(0, 0))[0].shape[1]
 
 
 def _check(h5py: Any, file: Any, name: str, kinds: str, axes: int, where: str) -> None:
