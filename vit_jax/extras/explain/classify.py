@@ -20,8 +20,7 @@ from ...tasks.classify.kinds.base import Kind
 from ...tasks.classify.use import Classifier
 from ...tasks.predictor import check_positive
 from .capability import IMAGES, Method
-from .drawing import KEY, overlaid
-from .explained import ImageExplanation, describe_scores, names_of
+from .explained import KEY, ImageExplanation, describe_scores, names_of, overlaid
 from .relevance import check_attention, explain_images, grid_of, logits_of
 from .scores import insertion_deletion, random_relevance
 

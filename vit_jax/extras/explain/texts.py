@@ -21,8 +21,7 @@ from ...tasks.predictor import check_positive
 from ...tasks.translate.text import Translation, captured_ids, strip_padding
 from ...tasks.translate.use import Translator
 from .capability import TEXTS, Method
-from .drawing import KEY, draw_explained_text, overlaid
-from .explained import CaptionExplanation, TranslationExplanation, names_of
+from .explained import KEY, CaptionExplanation, TranslationExplanation, draw_explained_text, names_of, overlaid
 from .relevance import explain_caption, explain_translation, given_and_said
 
 TITLE = "What counted for each word"

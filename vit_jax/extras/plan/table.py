@@ -120,8 +120,8 @@ def advice(run: RunConfig, figures: Mapping[str, Any], tried: Mapping[str, Any])
             return f"{what}; it fits with {' or with '.join(fitting)}"
         if tried:
             return f"{what}, and fits with none of {', '.join(tried)}; lower the batch, or combine them"
-        ways = [flags for _, flags, _ in variants(run, figures)]
-        return f"{what}; give {', '.join(ways)}, or lower the batch; --try compiles these"
+        ways = ", ".join(flags for _, flags, _ in variants(run, figures))
+        return f"{what}; give {ways}, or lower the batch; --try compiles these" if ways else f"{what}; lower the batch"
     if tried:
         best = min(tried, key=lambda title: _seconds(tried[title]))
         now, then = _seconds(figures), _seconds(tried[best])
