@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import numpy as np
 from ...data.progress import progress
 from ...errors import UserError
 from ...files.arrays import read_arrays
+from ...files.atomic import replacing
 from ...files.digests import text_digest
 from ...files.places import Stat, Store
 from ...machine.backend import cache_folder
@@ -212,13 +212,8 @@ def _keep(path: Path, content: bytes) -> None:
     """Write a file of the cache, where that is possible."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, unfinished = tempfile.mkstemp(prefix=".index-", dir=path.parent)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-            os.replace(unfinished, path)
-        finally:
-            Path(unfinished).unlink(missing_ok=True)
+        with replacing(path) as unfinished:
+            unfinished.write_bytes(content)
 
 
 def _packed(texts: Sequence[str]) -> np.ndarray:

@@ -10,6 +10,7 @@ URL/
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import re
@@ -151,12 +152,10 @@ class Mirror:
         stat = (self.folder / path).stat()
         if (known := self._known.get(path)) is not None and known[:2] == (stat.st_size, stat.st_mtime_ns):
             return known[2]
-        digest = bytes_digest()
         with open_regular(self.folder / path, link=False) as file:
-            while content := file.read(1 << 20):
-                digest.update(content)
-        self._known[path] = stat.st_size, stat.st_mtime_ns, digest.hexdigest()
-        return digest.hexdigest()
+            digest = hashlib.file_digest(file, bytes_digest).hexdigest()
+        self._known[path] = stat.st_size, stat.st_mtime_ns, digest
+        return digest
 
     def _note(self, path: str, digest: str) -> None:
         stat = (self.folder / path).stat()
