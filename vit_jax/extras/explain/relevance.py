@@ -113,14 +113,9 @@ def logits_of(model: Any, images: Any) -> np.ndarray:
     return np.asarray(_logits(model, jnp.asarray(images)))
 
 
-def _chosen(logits: Array, outputs: Array) -> Array:
-    """The sum over the images of an output of each: [B, K], [B] -> []."""
-    return jnp.take_along_axis(logits, outputs[:, None], 1).sum()
-
-
 def _integrate(model: Any, images: Array, outputs: Array, steps: int) -> Array:
     x = images.astype(jnp.promote_types(images.dtype, jnp.float32))
-    gradient = jax.grad(lambda images: _chosen(model(images), outputs))
+    gradient = jax.grad(lambda images: jnp.take_along_axis(model(images), outputs[:, None], 1).sum())
     return integrated_gradients(gradient, x, jnp.zeros_like(x), steps)
 
 
@@ -171,19 +166,17 @@ def explain_translation(
     return _through_decoder(*found, slice(None))
 
 
-def _through_decoder(encoder: Array, own: Array, cross: Array, rows: slice) -> np.ndarray:
-    """The relevance of the encoder's input for each token: float64 [T, N]. Shapes: [1, L, Nq, Nk] each."""
-    return rollout_of_decoder(np.asarray(own)[0], np.asarray(cross)[0], rollout(np.asarray(encoder)[0])[rows])
+def _through_decoder(encoder: Array, own: Array, crossed: Array, rows: slice) -> np.ndarray:
+    """`rollout` from a decoder's tokens to the input of the encoder: encoder [1, L, N, N], own [1, L, T, T], crossed
+    [1, L, T, S] -> float64 [T, N].
 
-
-def rollout_of_decoder(own: np.ndarray, crossed: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """`rollout` from a decoder's tokens to the input of the encoder: own [L, T, T], crossed [L, T, S], memory [S, N] ->
-    float64 [T, N].
-
-    Half of a token goes on, and half is what it attends to, in each attention to the target and to the memory.
+    Half of a token goes on, and half is what it attends to, in each attention to the target and to the memory, which is
+    made of these rows of the encoder's tokens.
     """
-    total = np.zeros((own.shape[1], memory.shape[1]))
-    for layer, cross in zip(own.astype(np.float64), crossed.astype(np.float64), strict=True):
+    memory = rollout(np.asarray(encoder)[0])[rows]  # [S, N]
+    total = np.zeros((own.shape[2], memory.shape[1]))
+    layers, crosses = (np.asarray(weights)[0].astype(np.float64) for weights in (own, crossed))
+    for layer, cross in zip(layers, crosses, strict=True):
         total = half_kept(layer) @ total
         total = 0.5 * total + 0.5 * cross @ memory
     return total

@@ -15,12 +15,6 @@ Told = Callable[[np.ndarray], np.ndarray]  # images [m, h, w, C] -> their values
 STAGES = 32  # most groups in which cells are hidden
 
 
-def orders(cells: int) -> np.ndarray:
-    """How many cells each stage has hidden, int [stages + 1], from 0 to all; there are no more stages than cells."""
-    stages = min(STAGES, cells)
-    return np.arange(stages + 1) * cells // stages
-
-
 def insertion_deletion(told: Told, image: np.ndarray, relevance: np.ndarray, batch: int) -> tuple[float, float]:
     """The areas under both curves: image [h, w, C], relevance [gh, gw] -> (of insertion, of deletion), in the units of
     the values.
@@ -28,32 +22,24 @@ def insertion_deletion(told: Told, image: np.ndarray, relevance: np.ndarray, bat
     grid, flat = relevance.shape, relevance.reshape(-1)
     rank = np.empty(flat.size, int)
     rank[np.argsort(-flat, kind="stable")] = np.arange(flat.size)
-    first = rank < orders(flat.size)[:, None]  # [stages + 1, cells]
+    stages = min(STAGES, flat.size)
+    first = rank < (np.arange(stages + 1) * flat.size // stages)[:, None]  # [stages + 1, cells]
     values = _in_parts(told, image, np.concatenate([~first, first]), (grid[0], grid[1]), batch)
     areas = [float(np.trapezoid(curve) / (len(curve) - 1)) for curve in np.split(values, 2)]
     return areas[0], areas[1]
 
 
-def random_relevance(shape: tuple[int, ...]) -> np.ndarray:
-    """A relevance that says nothing, to compare others with: float64, always the same."""
-    return np.random.default_rng(0).random(shape)
-
-
-def _hide(image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """The image with cells hidden, in several ways: their pixels are 0, the mean that images are normalised by. Shapes:
-    image [h, w, C], hidden bool [m, cells] -> [m, h, w, C].
-    """
-    pixels = hidden[:, cell_of_pixel(image.shape[:2], grid)]  # [m, h, w]
-    return np.where(pixels[..., None], np.zeros((), image.dtype), image)
-
-
 def _in_parts(told: Told, image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int], batch: int) -> np.ndarray:
-    """The values of an image with cells hidden in m ways, float64 [m]; each batch is of the same size."""
-    values = []
+    """The values of an image with cells hidden in m ways, float64 [m]: hidden bool [m, cells].
+
+    Hidden pixels are 0, the mean that images are normalised by. Each batch is of the same size.
+    """
+    values, cells = [], cell_of_pixel(image.shape[:2], grid)
     for first in range(0, len(hidden), batch):
         some = hidden[first : first + batch]
         full = np.concatenate([some, np.zeros((batch - len(some), hidden.shape[1]), bool)])
-        values.append(np.asarray(told(_hide(image, full, grid)), np.float64)[: len(some)])
+        shown = np.where(full[:, cells][..., None], np.zeros((), image.dtype), image)  # [batch, h, w, C]
+        values.append(np.asarray(told(shown), np.float64)[: len(some)])
     return np.concatenate(values)
 
 

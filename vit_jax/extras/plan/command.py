@@ -57,13 +57,12 @@ def command(arguments: list[str]) -> int:
     """Compile the steps that arguments ask for, and print what they would take."""
     options, preset, run = parse(arguments)
     target = read_target(options.target)
-    if isinstance(target, Named):
-        check_compiler(target)
     given = task_spec(run.task).stand_in(run, options.length)
     if options.decode and not given.length:
         raise UserError(Field("decode"), f"is for tasks that write texts, and {run.task} does not", "leave it out")
     run = given.run
     if isinstance(target, Named):
+        check_compiler(target)
         check_groups(run.fsdp, target.count, target)
         check_shares({f"batch {given.rows}": given.rows}, target.count, run.accumulate or 1, run.augment.together)
     compiler = Compiler(target, options.again, options.length)

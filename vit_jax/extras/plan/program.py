@@ -186,8 +186,10 @@ class _Reader:
     def _add(self, each: Instruction, computation: str, times: int) -> None:
         there = self.module.computations[computation]
         what = each.attribute("custom_call_target") or each.opcode
-        memory, on_chip = moved_bytes(self.module, each, there)
-        self.kernels.append(Kernel(what, memory, on_chip, self._flops(each, there), times))
+        moved = [0, 0]  # in memory, inside a TPU's core
+        for array, part in _moved_arrays(self.module, each, there):
+            moved[array.on_chip] += part
+        self.kernels.append(Kernel(what, *moved, self._flops(each, there), times))
         self._exchange(each, there, times, computation)
 
     def _flops(self, each: Instruction, there: dict[str, Instruction]) -> int:
@@ -227,14 +229,6 @@ def trip_count(module: Module, loop: Instruction) -> int:
             if each.opcode == "constant" and each.results[0].dtype in ("s32", "s64", "u32", "u64"):
                 reached.append(int(each.inside) if each.inside.lstrip("-").isdigit() else 0)
     return max([1, *reached])
-
-
-def moved_bytes(module: Module, each: Instruction, there: dict[str, Instruction]) -> tuple[int, int]:
-    """The bytes that a kernel reads and writes: (in memory, inside a TPU's core)."""
-    moved = [0, 0]
-    for array, part in _moved_arrays(module, each, there):
-        moved[array.on_chip] += part
-    return moved[0], moved[1]
 
 
 def _moved_arrays(module: Module, each: Instruction, there: dict[str, Instruction]) -> Iterator[tuple[Array, int]]:

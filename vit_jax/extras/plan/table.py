@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,10 +44,9 @@ def print_plan(
     if largest is not None:
         columns[f"largest batch {largest.rows:,}"] = largest.figures
     table = {title: _cells(figures) for title, figures in columns.items()}
-    names = [name for name in dict.fromkeys(name for cells in table.values() for name in cells)]
+    names = dict.fromkeys(name for cells in table.values() for name in cells)
     rows = [[title, *(cells.get(name, "") for name in names)] for title, cells in table.items()]
-    width = shutil.get_terminal_size((120, 24)).columns
-    print_table(["", *names], [[row] for row in rows], width)
+    print_table(["", *names], [[row] for row in rows])
     if first.get("remark"):
         print_wrapped(f"note     {first['remark']}")
     binding = [each["bounds"]["binds"] for each in columns.values() if "bounds" in each]

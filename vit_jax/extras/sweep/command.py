@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -193,7 +192,7 @@ def list_trials(sweep: Sweep) -> None:
     fields = [[name, *(text_of(values[name]) for values in each)] for name in sweep.search.fields]
     counts = [f"{sweep.run_of(values).model.with_data().parameter_count():,}" for values in each]
     numbers = map(str, range(1, len(each) + 1))
-    print_table(["", *numbers], [fields, [["parameters", *counts]]], shutil.get_terminal_size((120, 24)).columns)
+    print_table(["", *numbers], [fields, [["parameters", *counts]]])
     print("dry run  nothing was written")
 
 

@@ -113,13 +113,15 @@ class Search:
 
     def spaces(self) -> dict[str, Range | list[Any]]:
         """What Optuna chooses of. Numbers of which every combination is trained are a range, which may become wider."""
-        return {name: self._space(each) for name, each in self.fields.items()}
-
-    def _space(self, values: Sequence[Any] | Range) -> Range | list[Any]:
-        if isinstance(values, Range):
-            return values
-        numbers = not self.trials and all(type(value) in (int, float) for value in values)
-        return Range(min(values), max(values)) if numbers else [*map(choice, values)]
+        found: dict[str, Range | list[Any]] = {}
+        for name, values in self.fields.items():
+            if isinstance(values, Range):
+                found[name] = values
+            elif not self.trials and all(type(value) in (int, float) for value in values):
+                found[name] = Range(min(values), max(values))
+            else:
+                found[name] = [*map(choice, values)]
+        return found
 
     def suggest(self, trial: Trial) -> None:
         """Have a trial choose the values that it does not have yet."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-import shutil
 import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -363,7 +362,7 @@ def show(folder: Path, metric: str, points: Sequence[Mapping[str, Any]]) -> None
     results = [[name, *means], ["ended", *(point["ended"].partition(":")[0] for point in points)]]
     print()
     titles = ["trial", *(point["name"] for point in points)]
-    print_table(titles, [fields, results], shutil.get_terminal_size((120, 24)).columns)
+    print_table(titles, [fields, results])
     for point in points:
         if ":" in point["ended"] and not point["values"]:
             print_wrapped(printable(f"note: {point['name']}: {point['ended']}"))
