@@ -20,9 +20,9 @@ from vit_jax.config.dotted import replace_fields
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
-from vit_jax.extras.explain import relevance, scores
+from vit_jax.extras.explain import relevance
 from vit_jax.extras.explain.capability import METHODS
-from vit_jax.extras.explain.classify import explain
+from vit_jax.extras.explain.classify import explain, insertion_deletion
 from vit_jax.figures.attention import rollout
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
@@ -306,7 +306,7 @@ def test_insertion_and_deletion_against_loops():
         falls.append(float(told(gone[None])[0]))
         rises.append(float(told(come[None])[0]))
     area = lambda curve: sum((a + b) / 2 for a, b in itertools.pairwise(curve)) / (len(curve) - 1)  # noqa: E731
-    found = scores.insertion_deletion(told, image, cells, 4)
+    found = insertion_deletion(told, image, cells, 4)
     np.testing.assert_allclose(found, (area(rises), area(falls)), rtol=1e-12)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,11 +21,12 @@ from ...tasks.classify.use import Classifier
 from ...tasks.predictor import check_positive
 from .capability import IMAGES, Method
 from .explained import KEY, ImageExplanation, describe_scores, names_of, overlaid
-from .relevance import check_attention, explain_images, grid_of, logits_of
-from .scores import insertion_deletion
+from .relevance import cell_of_pixel, check_attention, explain_images, grid_of, logits_of
 
 WORST = 8
 ON_A_CPU = 10**12  # FLOPs that this may take there
+Told = Callable[[np.ndarray], np.ndarray]  # images [m, h, w, C] -> their values [m]
+STAGES = 32  # most groups in which cells are hidden
 
 
 class OfImages:
@@ -170,3 +171,35 @@ def measure(
         rows.append([(own[0] - empty) / way, (own[1] - empty) / way, (other[0] - other[1]) / way])
     insertion, deletion, random = np.array(rows).T
     return insertion, deletion, random
+
+
+def insertion_deletion(told: Told, image: np.ndarray, relevance: np.ndarray, batch: int) -> tuple[float, float]:
+    """The areas under the curves of insertion and deletion (Petsiuk et al. 2018, arXiv 1806.07421), in the units of the
+    values: image [h, w, C], relevance [gh, gw] -> (of insertion, of deletion).
+
+    Deletion hides the cells of an image one group after the other, the most relevant first; insertion shows them in the
+    same order, beginning with none. Where an explanation is right, the value falls early and rises early: the area
+    under the curve of insertion minus that of deletion is near 1, and near 0 for a random order.
+    """
+    grid, flat = relevance.shape, relevance.reshape(-1)
+    rank = np.empty(flat.size, int)
+    rank[np.argsort(-flat, kind="stable")] = np.arange(flat.size)
+    stages = min(STAGES, flat.size)
+    first = rank < (np.arange(stages + 1) * flat.size // stages)[:, None]  # [stages + 1, cells]
+    values = _in_parts(told, image, np.concatenate([~first, first]), (grid[0], grid[1]), batch)
+    areas = [float(np.trapezoid(curve) / (len(curve) - 1)) for curve in np.split(values, 2)]
+    return areas[0], areas[1]
+
+
+def _in_parts(told: Told, image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int], batch: int) -> np.ndarray:
+    """The values of an image with cells hidden in m ways, float64 [m]: hidden bool [m, cells].
+
+    Hidden pixels are 0, the mean that images are normalised by. Each batch is of the same size.
+    """
+    values, cells = [], cell_of_pixel(image.shape[:2], grid)
+    for first in range(0, len(hidden), batch):
+        some = hidden[first : first + batch]
+        full = np.concatenate([some, np.zeros((batch - len(some), hidden.shape[1]), bool)])
+        shown = np.where(full[:, cells][..., None], np.zeros((), image.dtype), image)  # [batch, h, w, C]
+        values.append(np.asarray(told(shown), np.float64)[: len(some)])
+    return np.concatenate(values)

@@ -19,7 +19,7 @@ from ...figures.figure import BLUE, GREY, ORANGE, AnyPath, aspect, drawn, page, 
 from ...files.atomic import replacing
 from ...files.output import shorten, write_csv
 from .capability import SUFFIXES, WORDS
-from .scores import cell_of_pixel
+from .relevance import cell_of_pixel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

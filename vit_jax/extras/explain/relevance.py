@@ -25,7 +25,6 @@ from ...models.transformer import NUDGE
 from ...models.vit_options import MAPS
 from ...text.ids import Ids
 from .capability import Method
-from .scores import sum_cells
 
 IG = "give ig, which takes any network"
 OWN, CROSS = "decoder.self_attention", "decoder.cross_attention"
@@ -52,6 +51,21 @@ def each_gradient(values: Callable[[Array], Array], x: Array) -> Array:
     """The gradient of each of K values with respect to x: [K, *x.shape], one after the other."""
     told, pull = jax.vjp(values, x)
     return jax.lax.map(lambda one: pull(one)[0], jnp.eye(len(told), dtype=told.dtype))
+
+
+def cell_of_pixel(size: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
+    """Which cell each pixel is in: int32 [h, w], row by row; cells are of equal size up to a pixel."""
+    rows, columns = (np.arange(pixels) * cells // pixels for pixels, cells in zip(size, grid, strict=True))
+    return (rows[:, None] * grid[1] + columns).astype(np.int32)
+
+
+def sum_cells(values: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The sum over the pixels and channels of each cell: [..., h, w, C] -> float64 [..., gh, gw]."""
+    total = values.astype(np.float64).sum(-1)
+    for axis, cells in zip((-2, -1), grid, strict=True):
+        pixels = total.shape[axis]
+        total = np.add.reduceat(total, -(-np.arange(cells) * pixels // cells), axis)
+    return total
 
 
 # ------------------------------------------------------------------------------------------------ an output
