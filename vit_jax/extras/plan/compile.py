@@ -1,4 +1,8 @@
-"""Steps that `vit-jax plan` has compiled, each in a process of its own, or finds compiled before."""
+"""Steps that `vit-jax plan` has compiled, each in a process of its own (`main`), or finds compiled before.
+
+It is a process of its own because a compiler takes minutes in which Python hears no signal, may end the process where
+it fails, writes to stderr what concerns nobody, and keeps its memory; and because a CPU is divided into devices once.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +169,7 @@ class Progress:
 
 
 def main() -> int:
-    """Answer the request on stdin."""
+    """Answer the request on stdin, a line of JSON, with JSON on stdout."""
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")

@@ -1,6 +1,7 @@
-"""The sets that are fetched by name: their official archives, and what these hold.
+"""The sets that are fetched by name: their official archives, what these hold, and how one is fetched.
 
-Bytes and SHA-256 are those that TFDS lists (url_checksums/*.txt); addresses are those of TFDS and torchvision.
+Bytes and SHA-256 are those that TFDS lists (url_checksums/*.txt); addresses are those of TFDS and torchvision. What has
+arrived of a file stays when a connection breaks or the process ends; the next request asks for the rest.
 """
 
 from __future__ import annotations

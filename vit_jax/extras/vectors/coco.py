@@ -165,7 +165,9 @@ def _captions(ids: np.ndarray, vocabulary: Vocabulary, name: str, field: str) ->
 
 
 def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slice = slice(None)) -> list[np.ndarray]:
-    """Rows of the data sets, {name: (kinds of dtype, axes)}, of an HDF5 file, which strangers may have written."""
+    """Rows of the data sets, {name: (kinds of dtype, axes)}, of an HDF5 file, which strangers may have written: plain
+    ones inside the file alone, of a bounded size.
+    """
     check_regular(path)
     if not path.is_file():
         raise UserError(where, f"there is no {path.name}", "put it there")
