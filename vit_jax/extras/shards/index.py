@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import tempfile
@@ -19,7 +18,7 @@ from ...data.progress import progress
 from ...errors import UserError
 from ...files.arrays import read_arrays
 from ...files.atomic import replacing
-from ...files.digests import text_digest
+from ...files.digests import content_digest, text_digest
 from ...files.places import Stat, Store
 from ...machine.backend import cache_folder
 from .pattern import INDEX, Shards
@@ -118,11 +117,6 @@ class ObjectFile(io.RawIOBase):
 Scan = Callable[[Store, str, int, str], Index]
 
 
-def edge_digest(content: bytes) -> str:
-    """The digest of the last bytes of a shard, EDGE at most."""
-    return hashlib.blake2b(content[-EDGE:], digest_size=16).hexdigest()
-
-
 def read_edge(store: Store, name: str, size: int, tag: str) -> bytes:
     """The last bytes of a shard, EDGE at most."""
     return store.read(name, max(0, size - EDGE), size, tag)
@@ -205,7 +199,7 @@ def _read_beside(store: Store, name: str, tag: str) -> Index | None:
         return index
     if store.stat(name, index.size).size != index.size:
         return None
-    return replace(index, tag=tag) if edge_digest(read_edge(store, name, index.size, tag)) == index.edge else None
+    return replace(index, tag=tag) if content_digest(read_edge(store, name, index.size, tag)) == index.edge else None
 
 
 def _keep(path: Path, content: bytes) -> None:

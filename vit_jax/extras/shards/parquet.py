@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
+from ...files.digests import content_digest
 from ...files.places import Store
-from .index import Index, ObjectFile, edge_digest, read_edge
+from .index import Index, ObjectFile, read_edge
 
 IMAGES = ("image", "img", "images", "bytes")  # columns of images, where no feature says which it is
 _END = b"PAR1"
@@ -43,7 +44,7 @@ def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
     classes = {field: tuple(of["names"]) for field, of in features.items() if field in texts and _is_class(of)}
     sizes, groups = np.repeat(np.array(each, np.int64), counts), np.repeat(np.arange(len(counts)), counts)
     starts = np.full(n, 0 if column else -1, np.int64)
-    return Index(name, size, tag, edge_digest(edge), (), starts, sizes, groups, texts, column, classes)
+    return Index(name, size, tag, content_digest(edge), (), starts, sizes, groups, texts, column, classes)
 
 
 def read_group(store: Store, index: Index, group: int) -> list[bytes]:

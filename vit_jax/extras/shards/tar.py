@@ -15,8 +15,9 @@ import numpy as np
 
 from ...data.images.preprocess import EXTENSIONS
 from ...errors import UserError
+from ...files.digests import content_digest
 from ...files.places import Store
-from .index import Index, ObjectFile, edge_digest, read_edge
+from .index import Index, ObjectFile, read_edge
 
 BLOCK = 512
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
@@ -61,7 +62,7 @@ def scan_tar(store: Store, name: str, size: int, tag: str) -> Index:
     n = len(images)
     starts = np.fromiter((image.start if image else -1 for image in images), np.int64, n)
     sizes = np.fromiter((image.size if image else 0 for image in images), np.int64, n)
-    edge = edge_digest(read_edge(store, name, size, tag))
+    edge = content_digest(read_edge(store, name, size, tag))
     return Index(name, size, tag, edge, tuple(samples), starts, sizes, np.zeros(0, np.int64), texts)
 
 

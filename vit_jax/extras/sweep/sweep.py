@@ -290,10 +290,9 @@ def _train_trial(study: Study, trial: Trial, sweep: Sweep, steps_of: Steps) -> N
 def _check_unused(each: Sequence[RunConfig]) -> None:
     """Raise UserError where another process writes a run in a store, which has no locks."""
     for run in each:
-        if is_kept(run.dir) and is_written(Path(local_copy(join(run.dir, run.name)))):
-            raise UserError(
-                join(run.dir, run.name), "in use by another process", "wait for it, or choose another `name`"
-            )
+        place = join(run.dir, run.name)
+        if is_kept(place) and is_written(Path(local_copy(place))):
+            raise UserError(place, "in use by another process", "wait for it, or choose another `name`")
 
 
 def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of: Steps) -> tuple[str, float] | None:
