@@ -192,4 +192,4 @@ STORES: Table[Any] = Table(
     },
 )
 # What is done alike with the stores of all schemes: runs are kept in them, and folders of data are copied from them.
-KEPT, COPIED = Plugin("vit_jax.extras.stores.runs"), Plugin("vit_jax.extras.stores.copies")
+KEPT = Plugin("vit_jax.extras.stores.copies")
