@@ -74,7 +74,6 @@ def segments(items: int, count: int, *seed: int) -> np.ndarray:
 
 
 def corruption_of(data: SentenceData, source: Tokenizer, seed: int) -> Corruption:
-    """The corruption that a run states."""
     found = [source.number(SENTINEL.format(i)) for i in range(MOST)]
     known = found[: found.index(None)] if None in found else found
     out = Corruption(RATE, data.corrupt_length, np.array(known, np.int32), seed)

@@ -25,6 +25,7 @@ from .pattern import INDEX, Shards
 
 A = TypeVar("A")
 FORMAT = 1
+AGAIN = "write it again, or fetch it again whole"
 EDGE = 8192  # bytes at the end of a shard by which it is known again where its tag is not
 AT_ONCE = 32
 _ARRAYS = ("format", "size", "tag", "edge", "keys", "starts", "sizes", "groups", "column", "classes", "fields", "texts")

@@ -16,11 +16,10 @@ import numpy as np
 from ...errors import UserError
 from ...files.digests import content_digest
 from ...files.places import Store
-from .index import Index, ObjectFile, read_edge
+from .index import AGAIN, Index, ObjectFile, read_edge
 
 IMAGES = ("image", "img", "images", "bytes")  # columns of images, where no feature says which it is
 _END = b"PAR1"
-_AGAIN = "write it again, or fetch it again whole"
 
 
 def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
@@ -30,7 +29,7 @@ def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
     if not edge.endswith(_END):
         first = store.read(name, 0, min(4, size), tag)
         what = "is cut: it has no end mark" if first == _END else "is no parquet file"
-        raise UserError(where, what, _AGAIN if first == _END else "give files that end with .parquet")
+        raise UserError(where, what, AGAIN if first == _END else "give files that end with .parquet")
     with _opened(where, store, name, size, tag) as file:
         features = _features(file)
         column = _image_column(where, file, features)
@@ -72,7 +71,7 @@ def _opened(where: str, store: Store, name: str, size: int, tag: str) -> Iterato
             yield pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
         line = str(error).partition("\n")[0]
-        raise UserError(where, f"cannot be read ({line})", _AGAIN) from error
+        raise UserError(where, f"cannot be read ({line})", AGAIN) from error
 
 
 def _features(file: Any) -> dict[str, Any]:

@@ -17,12 +17,11 @@ from ...data.images.preprocess import EXTENSIONS
 from ...errors import UserError
 from ...files.digests import content_digest
 from ...files.places import Store
-from .index import Index, ObjectFile, read_edge
+from .index import AGAIN, Index, ObjectFile, read_edge
 
 BLOCK = 512
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
 NEAR, FAR = 1 << 16, 8 << 20  # bytes that are read at once, of a file and of a store
-AGAIN = "write it again, or fetch it again whole"
 REGULAR, LONG_NAME, EXTENDED, SPARSE = (b"0", b"\0", b"7"), b"L", b"x", b"S"
 _TEXT = 1 << 20  # bytes
 _TEXTS = re.compile(r"(?:.*\.)?(cls|json|txt|text|captions?|transcript)")

@@ -128,7 +128,6 @@ def _values(flag: flags.Flag, texts: list[str]) -> list[list[str]] | Range:
 
 
 def _typed(flag: flags.Flag, values: list[list[str]] | Range, known: Mapping[str, flags.Flag]) -> list[Any] | Range:
-    """The values that texts are."""
     if not isinstance(values, Range):
         return [flags.read_words(_words({flag.name: texts}, known), known)[flag.name] for texts in values]
     low, high = values.low, values.high

@@ -215,7 +215,6 @@ def open_study(folder: Path, search: Search, metric: str, sign: int) -> Iterator
 
 
 def _opened(folder: Path, sign: int) -> Study:
-    """The study in a folder, old or new."""
     import optuna
     from sqlalchemy.engine import URL
 

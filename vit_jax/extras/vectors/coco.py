@@ -59,7 +59,6 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
 
 
 def _parse_json(path: Path, field: str) -> dict[str, Any]:
-    """The JSON object in a file."""
     try:
         value = strict_json.parse(_content(path, field))
     except ValueError as error:
@@ -82,7 +81,6 @@ def has_part(folder: Path, name: str) -> bool:
 
 
 def read_part(folder: Path, name: str, vocabulary: Vocabulary, wide: int, source: str) -> Part:
-    """The pictures and captions of one part."""
     field = f"data.source {source}"
     file = _of_width(folder, name, wide, field)
     (features,) = arrays(file, {FEATURE: ("f", 2)}, field)
