@@ -89,9 +89,7 @@ def line_chart(curves: Sequence[Curve], unit: str, points: int = POINTS, log: bo
                 hovered[-1] = hovered[-1] if len(x) > 1 else dots
     digits = "0.0000e+0" if unit == "learning rate" else "0,0.[00000]"
     shown = [("curve", "$name"), ("epoch", "@x{0.[00]}"), (unit, f"@y{{{digits}}}")]
-    mode: Literal["vline", "mouse"] = (
-        "vline" if len(curves) <= 4 else "mouse"
-    )  # of all curves at once, while there is room
+    mode: Literal["vline", "mouse"] = "vline" if len(curves) <= 4 else "mouse"  # of all at once, while there is room
     chart.add_tools(HoverTool(tooltips=shown, renderers=hovered, mode=mode, line_policy="nearest"))
     legend = chart.legend[0]
     legend.update(
