@@ -189,7 +189,7 @@ class _Reader:
         moved = [0, 0]  # in memory, inside a TPU's core
         for array, part in _moved_arrays(self.module, each, there):
             moved[array.on_chip] += part
-        self.kernels.append(Kernel(what, *moved, self._flops(each, there), times))
+        self.kernels.append(Kernel(what, moved[0], moved[1], self._flops(each, there), times))
         self._exchange(each, there, times, computation)
 
     def _flops(self, each: Instruction, there: dict[str, Instruction]) -> int:
