@@ -20,7 +20,7 @@ from vit_jax.config.dotted import replace_fields
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
-from vit_jax.extras.explain import relevance
+from vit_jax.extras.explain import capability, relevance
 from vit_jax.extras.explain.capability import METHODS
 from vit_jax.extras.explain.classify import explain, insertion_deletion
 from vit_jax.figures.attention import rollout
@@ -31,6 +31,7 @@ from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.models.vit_options import MAPS
+from vit_jax.tasks.classify import use
 from vit_jax.tasks.classify.kinds.table import KINDS
 
 STEPS = 5
@@ -293,6 +294,14 @@ def a_classifier(outputs=CLASSES, config=None, **fields):
 
 def pixels(n=2):
     return np.random.default_rng(1).integers(0, 256, (n, 8, 12, 3), dtype=np.uint8)
+
+
+def test_a_class_of_another_package_is_not_taken_for_ours_by_its_name():
+    class Classifier:
+        pass
+
+    assert capability._kind_of(Classifier) is None
+    assert capability._kind_of(type("Other", (use.Classifier,), {})) == capability._kind_of(use.Classifier) is not None
 
 
 def test_insertion_and_deletion_against_loops():
