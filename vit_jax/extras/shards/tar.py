@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def _text(where: str, name: str, member: Member) -> str:
         raise UserError(where, f"{name} is no text in UTF-8", "write it as UTF-8") from error
 
 
-def _members(where: str, file: io.BufferedReader, size: int) -> Iterator[Member]:
+def _members(where: str, file: BinaryIO, size: int) -> Iterator[Member]:
     """The regular files in a tar of so many bytes, by its headers, with the contents of texts. Raises UserError."""
 
     def read(at: int, count: int) -> bytes:
