@@ -93,7 +93,7 @@ IMPORTED = (
         "rich.live",
         "sklearn.datasets",
     ),
-    *("vit_jax.extras.report.contents", "vit_jax.extras.report.page"),
+    *("vit_jax.extras.report.contents", "vit_jax.extras.report.command"),
     *("vit_jax.figures", "vit_jax.tasks.classify.learn", "vit_jax.commands.train"),
     *dict.fromkeys(module for module, *_ in (*ELSE, *SAVING)),
 )

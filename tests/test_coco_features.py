@@ -12,7 +12,7 @@ import pytest
 import vit_jax
 from vit_jax.commands.train import command as train
 from vit_jax.errors import UserError
-from vit_jax.extras.vectors.config import FeatureData
+from vit_jax.extras.vectors.spec import FeatureData
 from vit_jax.extras.vectors.vectors import open_features, open_other_features, vectors_in
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig

@@ -21,7 +21,7 @@ from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
-from vit_jax.extras.vectors.config import FeatureData
+from vit_jax.extras.vectors.spec import FeatureData
 from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import SIZES, ViTConfig, sized_config

@@ -11,7 +11,7 @@ from vit_jax.data.order import TokenOrder
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.data.texts.open import open_sentences
 from vit_jax.errors import UserError
-from vit_jax.extras.denoise.spans import Corruption, segments
+from vit_jax.extras.denoise import Corruption, segments
 
 SENTINELS = 31_999 - np.arange(100)  # as published T5 has them: the first is the last id
 LINES = [f"the small dog number {i} sees {i * 7} cats {'and runs ' * (i % 9)}" for i in range(60)]

@@ -179,7 +179,7 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
 
 
 @pytest.mark.parametrize(
-    "door", ["vit_jax.extras.sheet.command", "vit_jax.commands.evaluate", "vit_jax.commands.predict", "torch_ref.train"]
+    "door", ["vit_jax.extras.sheet", "vit_jax.commands.evaluate", "vit_jax.commands.predict", "torch_ref.train"]
 )
 def test_help_fits_into_the_terminal(door, capsys, monkeypatch):
     if door == "torch_ref.train":

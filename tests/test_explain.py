@@ -20,9 +20,9 @@ from vit_jax.config.dotted import replace_fields
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
-from vit_jax.extras.explain import images, scores, tokens
-from vit_jax.extras.explain.classify import explain
-from vit_jax.extras.explain.methods import METHODS
+from vit_jax.extras.explain import capability, relevance
+from vit_jax.extras.explain.capability import METHODS
+from vit_jax.extras.explain.classify import explain, insertion_deletion
 from vit_jax.figures.attention import rollout
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
@@ -31,6 +31,7 @@ from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.models.vit_options import MAPS
+from vit_jax.tasks.classify import use
 from vit_jax.tasks.classify.kinds.table import KINDS
 
 STEPS = 5
@@ -61,7 +62,7 @@ def test_every_pool_is_followed_or_refused():
     values = {*typing.get_args(typing.get_type_hints(ViTConfig)["pool"])}
     assert {each["pool"] for each in POOLS.values()} | {*MAPS} == values
     with pytest.raises(UserError, match="cannot follow how the head reads the tokens by pool max: give ig"):
-        images.read_by_head(SimpleNamespace(pool="max", first_patch=1), 5)
+        relevance.read_by_head(SimpleNamespace(pool="max", first_patch=1), 5)
 
 
 def ours(config):
@@ -171,7 +172,7 @@ def some_images(config, n=2):
 def test_images_against_loops(pool, method, monkeypatch):
     config = ViTConfig(**SIZE, **POOLS[pool])
     network, twin, x, outputs = ours(config), Twin(config, monkeypatch), some_images(config), np.array([3, 1])
-    found = images.explain_images(network, jnp.asarray(x), outputs, config.grid, method, STEPS, 1)
+    found = relevance.explain_images(network, jnp.asarray(x), outputs, config.grid, method, STEPS, 1)
     expected = [looped_image(config, twin, one, k, method) for one, k in zip(x, outputs, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
@@ -196,7 +197,7 @@ def test_captions_against_loops(memory, method, monkeypatch):
     )
     network, twin = ours(c), Twin(c, monkeypatch)
     x, given, said = some_images(c.vit, 1)[0], np.array([1, 4, 3]), np.array([4, 3, 2])
-    found = tokens.explain_caption(network, jnp.asarray(x), given, said, method, STEPS)
+    found = relevance.explain_caption(network, jnp.asarray(x), given, said, method, STEPS)
     torch = twin.torch
 
     def value(x, t, names=()):
@@ -220,7 +221,7 @@ def test_translations_against_loops(name, method, monkeypatch):
     c = TRANSLATORS[name]
     network, twin = ours(c), Twin(c, monkeypatch)
     source, given, said = np.array([3, 5, 4, 2, 0]), np.array([1, 4, 3]), np.array([4, 3, 2])  # 0: padding
-    found = tokens.explain_translation(network, source, 0, given, said, method, STEPS)
+    found = relevance.explain_translation(network, source, 0, given, said, method, STEPS)
     torch = twin.torch
     table = twin.network.table if c.one_embedding else twin.network.source.embedding
     table = table.weight.detach().numpy() * (np.sqrt(c.width) if c.scale_embedding else 1)
@@ -266,7 +267,7 @@ def looked_at():
     config = ViTConfig(**SIZE, pool="cls")
     x = jnp.asarray(some_images(config, 1))
     maps = np.asarray(ours(config).capture(x, ["attention"])["attention"])[0].mean(1)
-    return images.explain_images(ours(config), x, np.array([3]), config.grid, "rollout", STEPS, 1).reshape(-1), maps
+    return relevance.explain_images(ours(config), x, np.array([3]), config.grid, "rollout", STEPS, 1).reshape(-1), maps
 
 
 def test_without_a_fault_it_is_the_same(looked_at):
@@ -295,6 +296,14 @@ def pixels(n=2):
     return np.random.default_rng(1).integers(0, 256, (n, 8, 12, 3), dtype=np.uint8)
 
 
+def test_a_class_of_another_package_is_not_taken_for_ours_by_its_name():
+    class Classifier:
+        pass
+
+    assert capability._kind_of(Classifier) is None
+    assert capability._kind_of(type("Other", (use.Classifier,), {})) == capability._kind_of(use.Classifier) is not None
+
+
 def test_insertion_and_deletion_against_loops():
     image, cells = np.random.default_rng(2).random((4, 6, 1)) + 1, np.array([[3.0, 1, 5], [0, 4, 2]])
     told = lambda some: np.sqrt(some).sum((1, 2, 3))  # noqa: E731
@@ -306,7 +315,7 @@ def test_insertion_and_deletion_against_loops():
         falls.append(float(told(gone[None])[0]))
         rises.append(float(told(come[None])[0]))
     area = lambda curve: sum((a + b) / 2 for a, b in itertools.pairwise(curve)) / (len(curve) - 1)  # noqa: E731
-    found = scores.insertion_deletion(told, image, cells, 4)
+    found = insertion_deletion(told, image, cells, 4)
     np.testing.assert_allclose(found, (area(rises), area(falls)), rtol=1e-12)
 
 
@@ -413,6 +422,6 @@ def test_explanations_point_at_what_a_trained_network_must_have_seen(fields, tmp
         assert score > 0.7 and random < 0.06
         right = points("rollout")
         if fields["pool"] == "cls":
-            read = images.read_by_head
-            monkeypatch.setattr(images, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
+            read = relevance.read_by_head
+            monkeypatch.setattr(relevance, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
             assert points("rollout") < min(right - 0.1, 0.6)  # of another token

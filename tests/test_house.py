@@ -28,7 +28,7 @@ SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
     rf"vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?))?"
-    r"|convert(\..+)?|vit_jax\.(tasks\.capability|extras\.(stores\.\w+|\w+\.(command|capability|config|spec|preset)))"
+    r"|convert(\..+)?|vit_jax\.(tasks\.capability|extras\.(sheet|stores\.\w+|\w+\.(command|capability|spec)))"
 )
 HANDS_ON = "vit_jax/runs"  # the only package whose __init__ hands on names, those of its own files: users read runs
 MODELS = {path.stem.removesuffix("_config") for path in ROOT.glob("vit_jax/models/*_config.py")}

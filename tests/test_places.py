@@ -16,7 +16,7 @@ from vit_jax import plugins
 from vit_jax.commands import plugins as listing
 from vit_jax.commands import predict
 from vit_jax.errors import UserError
-from vit_jax.extras.stores import runs as kept_runs
+from vit_jax.extras.stores import copies as kept_runs
 from vit_jax.files.places import copied, local_copy, store_of
 from vit_jax.files.reading import COPIES
 from vit_jax.runs import Run

@@ -14,7 +14,6 @@ import pytest
 
 from vit_jax.config.dotted import value_at
 from vit_jax.errors import CheckFailed, UserError
-from vit_jax.extras.plan import child as plan_child
 from vit_jax.extras.plan import command as plan
 from vit_jax.extras.plan import compile as plan_compile
 from vit_jax.extras.plan import table as plan_table
@@ -194,16 +193,16 @@ def test_a_program_that_a_tpus_compiler_finds_too_large_does_not_fit(cache, monk
         "Ran out of memory in memory space hbm. Used 26.78G of 15.75G hbm. Exceeded hbm capacity by 11.03G.",
         "Ran out of memory on HBM, the total memory for HLO temporaries (26.78G) exceeds available HBM (15.75G).",
     ):
-        assert plan_child.too_large(said) == pytest.approx((26.78 * 2**30, 15.75 * 2**30))
-    assert plan_child.too_large("INTERNAL: no tile") is None
+        assert plan_compile.too_large(said) == pytest.approx((26.78 * 2**30, 15.75 * 2**30))
+    assert plan_compile.too_large("INTERNAL: no tile") is None
     run, compiler = preset("numbers").run, plan_compile.Compiler(read_target("v5e:2x2"))
 
     def exceed(*_):
         raise RuntimeError(said)
 
     monkeypatch.setattr(targets.Here, "compile", exceed)
-    monkeypatch.setattr(plan_child.backend, "configure_jax", lambda devices: None)
-    answer = plan_child.answer(request(run))["figures"] | {"platform": "tpu", "kind": "TPU v5 lite", "devices": 4}
+    monkeypatch.setattr(plan_compile.backend, "configure_jax", lambda devices: None)
+    answer = plan_compile.answer(request(run))["figures"] | {"platform": "tpu", "kind": "TPU v5 lite", "devices": 4}
     monkeypatch.setattr(plan_compile, "_ask", lambda request, title: {"figures": answer})
     figures = compiler.figures(run)
     assert figures["rows"] == run.data.tokens // run.data.lengths[-1] != run.batch  # as many as were compiled
@@ -213,7 +212,12 @@ def test_a_program_that_a_tpus_compiler_finds_too_large_does_not_fit(cache, monk
     assert plan_table.advice(run, figures, {}).startswith(
         "it lacks 11.0 GiB on each device; give --compute-dtype bfloat16"
     )
-    assert dict(plan.variants(run, figures)).keys() == {"bfloat16", "remat dots", "fsdp 4", "accumulate 2"}
+    assert {title for title, _, _ in plan_table.variants(run, figures)} == {
+        "bfloat16",
+        "remat dots",
+        "fsdp 4",
+        "accumulate 2",
+    }
 
 
 @pytest.mark.parametrize(
@@ -255,7 +259,7 @@ def test_an_interruption_ends_the_process_that_compiles(monkeypatch):
 
 def test_the_process_that_compiles_ends_with_that_which_asks():
     """However that ends: its end closes the pipe."""
-    command = [sys.executable, "-m", "vit_jax.extras.plan.child"]
+    command = [sys.executable, "-m", "vit_jax.extras.plan.compile"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     said, _ = child.communicate(json.dumps(request(preset("digits").run)) + "\n")
     assert child.returncode == 1 and not said

@@ -20,7 +20,7 @@ from tests.image_sources import a_run, everything, open_dataset
 from tests.official_sets import cifar_members, contents, serving, small, tar, with_files
 from vit_jax.data.fetch.places import FETCHED
 from vit_jax.errors import UserError
-from vit_jax.extras.sets import download, prepare
+from vit_jax.extras.sets import archives, prepare
 from vit_jax.extras.sets.archives import OFFICIAL, CifarSet
 
 
@@ -422,7 +422,7 @@ def test_a_server_that_does_not_send_the_rest_sends_the_whole(tmp_path, faults, 
     with serving(files, **faults) as (address, asked):
         (archive,) = with_files(OFFICIAL["cifar10"], files, (address,)).archives
         path.write_bytes(files[archive.name][:9])
-        download.fetch(archive, path)
+        archives.fetch(archive, path)
     assert path.read_bytes() == files[archive.name] and [wanted for _, wanted in asked] == requests
 
 
@@ -434,7 +434,7 @@ def test_a_beginning_of_another_file_is_dropped(tmp_path):
         (archive,) = with_files(OFFICIAL["cifar10"], files, (address,)).archives
         for start in (b"other", b"x" * archive.bytes, b"x" * (archive.bytes + 1)):
             path.write_bytes(start)
-            download.fetch(archive, path)
+            archives.fetch(archive, path)
             assert path.read_bytes() == files[archive.name]
 
 
@@ -452,18 +452,18 @@ def test_a_beginning_of_another_file_is_dropped(tmp_path):
     ],
 )
 def test_an_address_that_fails_is_named_and_the_next_one_asked(tmp_path, monkeypatch, faults, says):
-    monkeypatch.setattr(download, "STALL", 0.3)
+    monkeypatch.setattr(archives, "STALL", 0.3)
     _, files, _ = small("cifar10")
     (name,) = files
     served = {name: files[name][:-1] + b"x"} if faults.pop("tampered", None) else files
     path = tmp_path / "part"
     with serving(served, **faults) as (bad, _), serving(files) as (good, asked):
         (archive,) = with_files(OFFICIAL["cifar10"], files, (bad,)).archives
-        with pytest.raises(download.NotFetched) as caught:
-            download.fetch(archive, path)
+        with pytest.raises(archives.NotFetched) as caught:
+            archives.fetch(archive, path)
         assert says in str(caught.value) and str(caught.value).isprintable() and bad.split("/")[2] in str(caught.value)
         assert not path.exists() or files[name].startswith(path.read_bytes())
-        download.fetch(replace(archive, addresses=(bad + name, good + name)), path)
+        archives.fetch(replace(archive, addresses=(bad + name, good + name)), path)
     assert path.read_bytes() == files[name] and len(asked) == 1
 
 
@@ -483,8 +483,8 @@ def test_all_addresses_of_a_host_share_one_wait(tmp_path, monkeypatch):
         monkeypatch.delenv(f"{scheme}_proxy", raising=False)
         monkeypatch.delenv(f"{scheme.upper()}_PROXY", raising=False)
         (archive,) = with_files(OFFICIAL["cifar10"], files, (f"{scheme}://far.example/",)).archives
-        with pytest.raises(download.NotFetched, match=r"far\.example sent nothing for 30 seconds"):
-            download.fetch(archive, tmp_path / "part")
+        with pytest.raises(archives.NotFetched, match=r"far\.example sent nothing for 30 seconds"):
+            archives.fetch(archive, tmp_path / "part")
     assert waits == [30.0, 30.0]
 
 
@@ -493,7 +493,7 @@ def test_proxies_of_the_environment_are_used(tmp_path, monkeypatch):
     with serving(files) as (proxy, asked):
         monkeypatch.setenv("http_proxy", proxy)
         (archive,) = with_files(OFFICIAL["cifar10"], files, ("http://far.example/",)).archives
-        download.fetch(archive, tmp_path / "part")
+        archives.fetch(archive, tmp_path / "part")
     assert asked == [("http://far.example/cifar-10-binary.tar.gz", None)]
 
 

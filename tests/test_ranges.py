@@ -16,8 +16,8 @@ from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.images.config import FittedImages, ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
-from vit_jax.extras.sheet import command as sheet
-from vit_jax.extras.vectors.config import FeatureData
+from vit_jax.extras import sheet
+from vit_jax.extras.vectors.spec import FeatureData
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.transformer_config import TransformerConfig

@@ -41,9 +41,9 @@ from vit_jax.config.decoding import Decoding
 from vit_jax.config.dotted import leaves
 from vit_jax.config.run import RunConfig
 from vit_jax.errors import UserError
+from vit_jax.extras import sheet
 from vit_jax.extras.plan import command as plan
 from vit_jax.extras.report import command
-from vit_jax.extras.sheet import command as sheet
 from vit_jax.extras.sweep import command as sweep
 from vit_jax.models.networks import NETWORKS
 from vit_jax.models.vit_config import ViTConfig, is_sized

@@ -40,8 +40,8 @@ from vit_jax.data.base import Data
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import CheckFailed, Interrupted, UserError
 from vit_jax.extras.report import hook
+from vit_jax.extras.stores import copies as mirror
 from vit_jax.extras.stores import mirror as mirrors
-from vit_jax.extras.stores import runs as mirror
 from vit_jax.extras.stores.objects import ObjectStore
 from vit_jax.files.digests import array_digest
 from vit_jax.files.terminal import run_command

@@ -103,7 +103,7 @@ def test_an_index_is_kept_and_no_tar_is_read_again(tmp_path, monkeypatch):
         for cache in ("cache", "elsewhere"):
             monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
             with monkeypatch.context() as only_indexes:
-                only_indexes.setattr("vit_jax.extras.shards.open.scan_tar", None)
+                only_indexes.setattr("vit_jax.extras.shards.samples.scan_tar", None)
                 assert open_dataset(a_run("wds:s3://bucket/*.tar", memory=0, normalize="half")).identity == first
         bucket.objects["1.tar"] = tar(*samples("ab"))  # beside an index of another
         assert open_dataset(a_run("wds:s3://bucket/*.tar", memory=0, normalize="half")).identity != first

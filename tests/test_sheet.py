@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.extras.sheet.command import views_of
+from vit_jax.extras.sheet import views_of
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.training.engine.step import example_keys

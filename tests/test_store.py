@@ -5,7 +5,7 @@ import pytest
 from tests import loopback_gs, loopback_s3
 from vit_jax.errors import UserError
 from vit_jax.extras.stores import objects
-from vit_jax.extras.stores.base import check_conditional
+from vit_jax.extras.stores.mirror import check_conditional
 from vit_jax.files.places import store_of
 
 

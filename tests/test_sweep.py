@@ -20,7 +20,7 @@ from tests.test_flags import options
 from vit_jax import runs
 from vit_jax.config.flags import flags
 from vit_jax.errors import CheckFailed, Interrupted, UserError
-from vit_jax.extras.stores import runs as mirror
+from vit_jax.extras.stores import copies as mirror
 from vit_jax.extras.sweep import command as command
 from vit_jax.extras.sweep import sweep as training
 from vit_jax.files import places

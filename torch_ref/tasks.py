@@ -21,7 +21,7 @@ from vit_jax.data.images.open import open_images
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.data.texts.open import open_sentences
 from vit_jax.errors import Field, UserError
-from vit_jax.extras.vectors.config import FeatureData
+from vit_jax.extras.vectors.spec import FeatureData
 from vit_jax.extras.vectors.vectors import open_features
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig

@@ -122,8 +122,8 @@ HOOKS: Table[Any] = Table(
     "hooks",
     {
         "report": Plugin("vit_jax.extras.report.hook:LeaveReport", "writes report.html at the end of a run or a group"),
-        "tensorboard": Plugin("vit_jax.extras.loggers.tensorboard:TensorBoard", "writes events for TensorBoard"),
-        "wandb": Plugin("vit_jax.extras.loggers.wandb:Wandb", "sends the rows of metrics to Weights & Biases"),
+        "tensorboard": Plugin("vit_jax.extras.loggers:TensorBoard", "writes events for TensorBoard"),
+        "wandb": Plugin("vit_jax.extras.loggers:Wandb", "sends the rows of metrics to Weights & Biases"),
     },
 )
 CAPABILITIES: Table[Any] = Table(
@@ -134,13 +134,13 @@ CAPABILITIES: Table[Any] = Table(
 # What reads inputs of `predict` that are neither images nor texts, by their kind.
 READERS = {"vectors": Plugin("vit_jax.extras.vectors.vectors:vectors_in")}
 # What makes source and target of a text alone, by `data.corrupt`.
-CORRUPTIONS = {"spans": Plugin("vit_jax.extras.denoise.spans:corruption_of")}
+CORRUPTIONS = {"spans": Plugin("vit_jax.extras.denoise:corruption_of")}
 SOURCES: Table[Any] = Table(
     "source",
     "sources",
     {
-        "wds": Plugin("vit_jax.extras.shards.open:open_wds", "tars as webdataset writes them"),
-        "parquet": Plugin("vit_jax.extras.shards.open:open_parquet", "parquet files, as datasets writes them"),
+        "wds": Plugin("vit_jax.extras.shards.samples:open_wds", "tars as webdataset writes them"),
+        "parquet": Plugin("vit_jax.extras.shards.samples:open_parquet", "parquet files, as datasets writes them"),
         "tfds": Plugin("vit_jax.extras.sets.records:open_set", "prepared sets of TFDS, and official ones by name"),
     },
     built_in=("folder", "csv", "captions", "coco", "pairs", "tsv", "texts"),
@@ -173,7 +173,7 @@ COMMANDS: Table[Callable[[], int]] = Table(
         "join": Plugin(
             "vit_jax.commands.join:main", "join what --share of predict or evaluate wrote, of all shares, to one file"
         ),
-        "sheet": Plugin("vit_jax.extras.sheet.command:main", "draw what augmentation makes of a preset's images"),
+        "sheet": Plugin("vit_jax.extras.sheet:main", "draw what augmentation makes of a preset's images"),
         "plugins": Plugin("vit_jax.commands.plugins:main", "list the features by name, and their packages"),
         "convert": Plugin(
             "convert.__main__:called_by_vit_jax", "convert weights from one layout to another, with proof"
@@ -192,4 +192,4 @@ STORES: Table[Any] = Table(
     },
 )
 # What is done alike with the stores of all schemes: runs are kept in them, and folders of data are copied from them.
-KEPT, COPIED = Plugin("vit_jax.extras.stores.runs"), Plugin("vit_jax.extras.stores.copies")
+KEPT = Plugin("vit_jax.extras.stores.copies")

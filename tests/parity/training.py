@@ -19,7 +19,7 @@ from vit_jax.config.run import AugmentConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.texts.config import SentenceData
-from vit_jax.extras.vectors.config import FeatureData
+from vit_jax.extras.vectors.spec import FeatureData
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.layers import fold

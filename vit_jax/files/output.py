@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import os
+import shutil
 import tempfile
 import unicodedata
 import zipfile
@@ -92,15 +93,16 @@ def write_npz(
 
 
 def print_table(
-    names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]], width: int, once: bool = False
+    names: Sequence[str], groups: Iterable[Sequence[Sequence[str]]], width: int = 0, once: bool = False
 ) -> list[str]:
-    """Print columns beside names, in as many tables as the width needs.
+    """Print columns beside names, in as many tables as the width (0: that of the terminal) needs.
 
     A title is broken at its last space; long names and cells are cut in the middle, to a third of the width and at most
     32 columns.
     """
     from rich.console import Console
 
+    width = width or shutil.get_terminal_size((120, 24)).columns
     first = _cut_column(names, max(min(width // 3, 32), 12))
     tables: list[list[list[str]]] = [[first]]
     left_out = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import UserError
-from ..plugins import COPIED, KEPT, STORES
+from ..plugins import KEPT, STORES
 from .reading import COPIES, show_path
 
 KINDS = "a folder, s3://BUCKET/PATH, gs://BUCKET/PATH or https://HOST/PATH"
@@ -94,7 +94,7 @@ def store_of(place: str) -> Store:
 
 def copied(place: str, verify: bool = False) -> str:
     """A folder of images on this machine: of a URL a copy."""
-    return str(COPIED.load().copy_images(place, verify)) if is_remote(place) else place
+    return str(KEPT.load().copy_images(place, verify)) if is_remote(place) else place
 
 
 # ------------------------------------------------------------------------------------------------- runs

@@ -39,7 +39,7 @@ PRESETS: Table[Callable[[], Preset]] = Table(
         "digits": Plugin("vit_jax.presets.images:digits"),
         "numbers": Plugin("vit_jax.presets.text:numbers"),
         "shapes": Plugin("vit_jax.presets.text:shapes"),
-        "coco-caption": Plugin("vit_jax.extras.vectors.preset:coco_caption"),
+        "coco-caption": Plugin("vit_jax.extras.vectors.spec:coco_caption"),
         "multi30k": Plugin("vit_jax.presets.text:multi30k"),
         "multi30k-tiny": Plugin("vit_jax.presets.text:multi30k_tiny"),
         "transformer-512x6": Plugin("vit_jax.presets.text:transformer_512x6"),

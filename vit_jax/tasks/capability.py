@@ -12,6 +12,9 @@ from ..errors import UserError
 from ..files.terminal import print_note
 from ..plugins import CAPABILITIES
 
+EXPLAIN_STEPS = 16  # of integrated gradients: with 8 the maps point as well, with 50 their sum is nearer
+EXPLAIN_BATCH = 16  # inputs: gradients take more memory than answers
+
 
 class Capability:
     """What a trained network can besides answering: methods, flags of `predict`, and pictures at the end of a run.

@@ -70,10 +70,11 @@ class Predictor:
     task: Any  # its Task, of base.py
     trained: Trained
 
-    # Why there is no attention to draw, and why there are no features, where more is to be said than that the network
-    # has none: (what is wrong, a remedy).
+    # Why there is no attention to draw, why there are no features, and why there are no explanations, where more is to
+    # be said than that the network has none: (what is wrong, a remedy).
     no_attention: ClassVar[tuple[str, str] | None] = None
     no_features: ClassVar[tuple[str, str] | None] = None
+    no_explanations: ClassVar[tuple[str, str] | None] = None
 
     @property
     def unmeasured(self) -> tuple[str, str] | None:

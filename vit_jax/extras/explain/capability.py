@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ...config.fields import option
 from ...errors import Field, UserError
 from ...plugins import Plugin
-from ...tasks.capability import Capability
-from .methods import BATCH, IMAGES, SUFFIXES, TEXTS
+from ...tasks.capability import EXPLAIN_BATCH, Capability
 
+Method = Literal["ig", "rollout"]
+METHODS: tuple[Method, ...] = get_args(Method)
+WORDS: dict[str, str] = {
+    "ig": "integrated gradients",
+    "rollout": "attention rollout, which is blind to the class",
+}
+SUFFIXES = (".png", ".csv", ".npz")  # of the files that an explanation is written to
+IMAGES, TEXTS = 64, 8  # most that a command explains
 # {class of predictors: how they, and those of classes derived from it, are explained}
 KINDS = {
-    "Classifier": Plugin("vit_jax.extras.explain.classify:OfImages"),
-    "Describer": Plugin("vit_jax.extras.explain.texts:OfCaptions"),
-    "Translator": Plugin("vit_jax.extras.explain.texts:OfTranslations"),
+    "vit_jax.tasks.classify.use:Classifier": Plugin("vit_jax.extras.explain.classify:OfImages"),
+    "vit_jax.tasks.caption.use:Describer": Plugin("vit_jax.extras.explain.texts:OfCaptions"),
+    "vit_jax.tasks.translate.use:Translator": Plugin("vit_jax.extras.explain.texts:OfTranslations"),
 }
-NONE = {"FeatureDescriber": ("the inputs of this network are vectors, which have no patches or words", "leave it out")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +56,8 @@ class Explain(Capability):
 
     def __init__(self, predictor: Any):
         super().__init__(predictor)
-        kind = _of(KINDS, type(predictor))
-        self.kind = kind.load()(predictor) if kind else predictor.refuse("explanations", _of(NONE, type(predictor)))
+        kind = _kind_of(type(predictor)) or predictor.refuse("explanations", predictor.no_explanations)
+        self.kind = kind.load()(predictor)
 
     @classmethod
     def asked(cls, options: Any, stated: Sequence[str]) -> bool:
@@ -63,15 +69,15 @@ class Explain(Capability):
 
     @classmethod
     def outputs(cls, options: Any) -> Sequence[Mapping[str, str]]:
-        """The picture, the table and the arrays."""
         return [{"explain_to": f"{options.explain_to}{suffix}"} for suffix in SUFFIXES]
 
     def check(self, options: Any) -> None:
-        """Raise UserError where the network cannot be explained so, or has no such class."""
         self.kind.check(options.explain, options.class_)
 
     def explain(self, inputs: Any, method: str = "ig", class_name: str = "", *how: Any, **options: Any) -> Any:
         """As the `explain` of the predictor, which calls it."""
+        if method not in METHODS:
+            raise UserError(Field("explain"), f"is {str(method)[:40]!r}", f"give {' or '.join(METHODS)}")
         self.kind.check(method, class_name)
         return self.kind.explain(inputs, method, class_name, *how, **options)
 
@@ -79,7 +85,7 @@ class Explain(Capability):
         """Explain the first inputs, and say how far that can be trusted."""
         if not inputs:
             raise UserError(f"--explain {options.explain}", "no input is left to explain", "give one that can be read")
-        how = {"class_name": options.class_, "batch": min(options.batch, BATCH)}
+        how = {"class_name": options.class_, "batch": min(options.batch, EXPLAIN_BATCH)}
         found = self.predictor.explain(inputs[: self.kind.most], options.explain, **how)
         yield "explain", found.sentence
         for remark in found.notes:
@@ -88,11 +94,11 @@ class Explain(Capability):
 
     @classmethod
     def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
-        """Keep for report.html what counted in the worst images, or in the first for each word."""
-        if kind := _of(KINDS, task.predictor):
+        if kind := _kind_of(task.predictor):
             kind.load().draw(task, network, data, result, plots, caption)
 
 
-def _of(table: Mapping[str, Any], predictor: type) -> Any:
-    """The entry of a class of predictors, or of the nearest above it; None if there is none."""
-    return next((table[each.__name__] for each in predictor.__mro__ if each.__name__ in table), None)
+def _kind_of(predictor: type) -> Plugin | None:
+    """How a class of predictors is explained; None if it cannot be."""
+    names = (f"{each.__module__}:{each.__qualname__}" for each in predictor.__mro__)
+    return next((KINDS[name] for name in names if name in KINDS), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,18 +14,19 @@ from ...config.hints import nearest
 from ...errors import Field, UserError
 from ...figures.report_data import Section, keep_sections
 from ...machine.targets import HERE
+from ...tasks.capability import EXPLAIN_BATCH, EXPLAIN_STEPS
 from ...tasks.classify.draw import visible
 from ...tasks.classify.kinds.base import Kind
 from ...tasks.classify.use import Classifier
 from ...tasks.predictor import check_positive
-from .drawing import KEY, overlaid
-from .explained import ImageExplanation, describe_scores, names_of
-from .images import check_method, explain_images, grid_of, logits_of
-from .methods import BATCH, IMAGES, STEPS, Method
-from .scores import insertion_deletion, random_relevance
+from .capability import IMAGES, Method
+from .explained import KEY, ImageExplanation, describe_scores, names_of, overlaid
+from .relevance import cell_of_pixel, check_attention, explain_images, grid_of, logits_of
 
 WORST = 8
 ON_A_CPU = 10**12  # FLOPs that this may take there
+Told = Callable[[np.ndarray], np.ndarray]  # images [m, h, w, C] -> their values [m]
+STAGES = 32  # most groups in which cells are hidden
 
 
 class OfImages:
@@ -40,7 +41,8 @@ class OfImages:
         """Raise UserError where the method cannot explain the network, or there is no such class, label or number."""
         net = self.predictor
         net.check_known()
-        check_method(net.model, method)
+        if method == "rollout":
+            check_attention(net.model)
         if class_name:
             number_of(net.kind, class_name)
         else:
@@ -51,11 +53,10 @@ class OfImages:
         images: Any,
         method: Method,
         class_name: str,
-        steps: int = STEPS,
-        batch: int = BATCH,
+        steps: int = EXPLAIN_STEPS,
+        batch: int = EXPLAIN_BATCH,
         measured: bool = True,
     ) -> ImageExplanation:
-        """As `Classifier.explain`."""
         check_positive(steps=steps, batch=batch)
         net, (several, _) = self.predictor, self.predictor.as_list(images)
         pixels = net.pixels(several)
@@ -110,7 +111,7 @@ def explain(
 
 def affordable(network: Any) -> int:
     """The most images whose errors a report explains: on a CPU as many as take some seconds, of a ViT-B/16 none."""
-    passes = 2 * 3 * STEPS  # for what was said and for what is true, each forward and backward
+    passes = 2 * 3 * EXPLAIN_STEPS  # for what was said and for what is true, each forward and backward
     return min(WORST, ON_A_CPU // max(network.config.flops() * passes, 1)) if HERE.platform == "cpu" else WORST
 
 
@@ -123,13 +124,13 @@ def worst_section(network: Any, task: Any, split: Any, result: Any, caption: str
     numbers, outputs, words = zip(*found, strict=True)
     pixels = split.take(np.array(numbers))
     images, names = task.images({"image": pixels}, network.dtype), [split.name(i) for i in numbers]
-    how: dict[str, Any] = {"steps": STEPS, "batch": BATCH, "measured": False}
+    how: dict[str, Any] = {"steps": EXPLAIN_STEPS, "batch": EXPLAIN_BATCH, "measured": False}
     each = explain(network, kind, images, pixels, names, "ig", outputs=np.array(outputs), **how)
     if not np.isfinite(each.maps).all():
         return []
     first = np.array([i not in numbers[:place] for place, i in enumerate(numbers)])  # what each image was taken for
     chosen = (np.asarray(images)[first], np.array(outputs)[first], each.values[first], each.maps[first])
-    scores = measure(network, kind, "ig", *chosen, BATCH)
+    scores = measure(network, kind, "ig", *chosen, EXPLAIN_BATCH)
     pictures = []
     for i, name in enumerate(names):
         image = visible(pixels[i : i + 1])[0]
@@ -155,7 +156,7 @@ def measure(
     Of a number it is in shares of the way from what the network tells of an empty image to what it tells of the image.
     """
     rows = []
-    blind = random_relevance(maps.shape)
+    blind = np.random.default_rng(0).random(maps.shape)  # a relevance that says nothing, always the same
     for image, k, value, cells, noise in zip(images, outputs, values, maps, blind, strict=True):
 
         def value_of(some: np.ndarray, k: int = k) -> np.ndarray:
@@ -170,3 +171,35 @@ def measure(
         rows.append([(own[0] - empty) / way, (own[1] - empty) / way, (other[0] - other[1]) / way])
     insertion, deletion, random = np.array(rows).T
     return insertion, deletion, random
+
+
+def insertion_deletion(told: Told, image: np.ndarray, relevance: np.ndarray, batch: int) -> tuple[float, float]:
+    """The areas under the curves of insertion and deletion (Petsiuk et al. 2018, arXiv 1806.07421), in the units of the
+    values: image [h, w, C], relevance [gh, gw] -> (of insertion, of deletion).
+
+    Deletion hides the cells of an image one group after the other, the most relevant first; insertion shows them in the
+    same order, beginning with none. Where an explanation is right, the value falls early and rises early: the area
+    under the curve of insertion minus that of deletion is near 1, and near 0 for a random order.
+    """
+    grid, flat = relevance.shape, relevance.reshape(-1)
+    rank = np.empty(flat.size, int)
+    rank[np.argsort(-flat, kind="stable")] = np.arange(flat.size)
+    stages = min(STAGES, flat.size)
+    first = rank < (np.arange(stages + 1) * flat.size // stages)[:, None]  # [stages + 1, cells]
+    values = _in_parts(told, image, np.concatenate([~first, first]), (grid[0], grid[1]), batch)
+    areas = [float(np.trapezoid(curve) / (len(curve) - 1)) for curve in np.split(values, 2)]
+    return areas[0], areas[1]
+
+
+def _in_parts(told: Told, image: np.ndarray, hidden: np.ndarray, grid: tuple[int, int], batch: int) -> np.ndarray:
+    """The values of an image with cells hidden in m ways, float64 [m]: hidden bool [m, cells].
+
+    Hidden pixels are 0, the mean that images are normalised by. Each batch is of the same size.
+    """
+    values, cells = [], cell_of_pixel(image.shape[:2], grid)
+    for first in range(0, len(hidden), batch):
+        some = hidden[first : first + batch]
+        full = np.concatenate([some, np.zeros((batch - len(some), hidden.shape[1]), bool)])
+        shown = np.where(full[:, cells][..., None], np.zeros((), image.dtype), image)  # [batch, h, w, C]
+        values.append(np.asarray(told(shown), np.float64)[: len(some)])
+    return np.concatenate(values)

@@ -12,6 +12,7 @@ from jax import Array
 from ...decode.buckets import lengths_to
 from ...errors import Field, UserError
 from ...figures.report_data import Section, keep_sections
+from ...tasks.capability import EXPLAIN_STEPS
 from ...tasks.caption.text import Captioning, captured_inputs
 from ...tasks.caption.use import Describer
 from ...tasks.classify.draw import visible
@@ -19,10 +20,9 @@ from ...tasks.generated import tokens_and_end
 from ...tasks.predictor import check_positive
 from ...tasks.translate.text import Translation, captured_ids, strip_padding
 from ...tasks.translate.use import Translator
-from .drawing import KEY, draw_explained_text, overlaid
-from .explained import CaptionExplanation, TranslationExplanation, names_of
-from .methods import STEPS, TEXTS, Method, check_known
-from .tokens import explain_caption, explain_translation, given_and_said
+from .capability import TEXTS, Method
+from .explained import KEY, CaptionExplanation, TranslationExplanation, draw_explained_text, names_of, overlaid
+from .relevance import explain_caption, explain_translation, given_and_said
 
 TITLE = "What counted for each word"
 
@@ -36,8 +36,7 @@ class OfTexts:
         self.predictor = predictor
 
     def check(self, method: str, class_name: str) -> None:
-        """Raise UserError where there is no such method, or a class is named."""
-        check_known(method)
+        """Raise UserError where a class is named."""
         if class_name:
             what = f"is {class_name[:40]}, but this network says a text and no classes: each token of it is explained"
             raise UserError(Field("class"), what, "leave it out")
@@ -48,8 +47,9 @@ class OfTranslations(OfTexts):
 
     predictor: Translator
 
-    def explain(self, texts: Any, method: Method, class_name: str, steps: int = STEPS) -> TranslationExplanation:
-        """As `Translator.explain`."""
+    def explain(
+        self, texts: Any, method: Method, class_name: str, steps: int = EXPLAIN_STEPS
+    ) -> TranslationExplanation:
         check_positive(steps=steps)
         net, several = self.predictor, [texts] if isinstance(texts, str) else list(texts)
         each = (explained_translation(net.task, net.model, ids, method, steps) for ids in net.encoded(several))
@@ -61,7 +61,9 @@ class OfTranslations(OfTexts):
         """Draw and keep which tokens of the first sentence counted for each token of its translation."""
         shown = data.splits.get("test") or data.splits["train"]
         source = shown.subset(np.arange(1)).source[0]
-        words, said, maps = explained_translation(task, network, strip_padding(data.source, source), "ig", STEPS)
+        words, said, maps = explained_translation(
+            task, network, strip_padding(data.source, source), "ig", EXPLAIN_STEPS
+        )
         draw_explained_text(maps, said, words, plots / "explained.png", TITLE, caption)
         text = data.source.decode(source)
         about = f"{caption}: {text}; by integrated gradients: how much a token of the sentence raised the logit"
@@ -75,8 +77,7 @@ class OfCaptions(OfTexts):
 
     predictor: Describer
 
-    def explain(self, images: Any, method: Method, class_name: str, steps: int = STEPS) -> CaptionExplanation:
-        """As `Describer.explain`."""
+    def explain(self, images: Any, method: Method, class_name: str, steps: int = EXPLAIN_STEPS) -> CaptionExplanation:
         check_positive(steps=steps)
         net, (several, _) = self.predictor, self.predictor.as_list(images)
         pixels = net.pixels(several)
@@ -90,7 +91,7 @@ class OfCaptions(OfTexts):
         split = data.splits.get("test") or data.splits["train"]
         first = split.take(np.arange(1))
         image = task.inputs({"image": first}, network.dtype)[0]
-        said, maps = explained_caption(task, network, image, "ig", STEPS)
+        said, maps = explained_caption(task, network, image, "ig", EXPLAIN_STEPS)
         name, shown = split.name(0), visible(first)[0]
         pictures = [(name, word, overlaid(shown, each)) for word, each in zip(said, maps, strict=True)]
         truth = data.vocabulary.decode(split.target[0])

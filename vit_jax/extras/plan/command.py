@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...machine.targets import KNOWN, Named, check_compiler, read_target
 from ...runs.check import check_complete
 from ...tasks.table import task_spec
 from .compile import Compiler, versions
-from .table import advice, fits, print_plan
+from .table import advice, fits, print_plan, variants
 
 OF_TRAINING = ("continue", "hosts", "seeds", "folds", "dry-run", "print-config", "version")
 GIB = 2**30
@@ -57,13 +57,12 @@ def command(arguments: list[str]) -> int:
     """Compile the steps that arguments ask for, and print what they would take."""
     options, preset, run = parse(arguments)
     target = read_target(options.target)
-    if isinstance(target, Named):
-        check_compiler(target)
     given = task_spec(run.task).stand_in(run, options.length)
     if options.decode and not given.length:
         raise UserError(Field("decode"), f"is for tasks that write texts, and {run.task} does not", "leave it out")
     run = given.run
     if isinstance(target, Named):
+        check_compiler(target)
         check_groups(run.fsdp, target.count, target)
         check_shares({f"batch {given.rows}": given.rows}, target.count, run.accumulate or 1, run.augment.together)
     compiler = Compiler(target, options.again, options.length)
@@ -73,7 +72,11 @@ def command(arguments: list[str]) -> int:
     largest = largest_batch(compiler, run, steps[0]) if options.largest_batch else None
     hint = advice(run, steps[0], tried)
     if options.json:
-        print(json.dumps(report(preset, target.name, steps, tried, largest, hint), indent=1))
+        found = {"preset": preset, "target": target.name, "versions": versions(target)}
+        found |= {"steps": steps, "tried": tried, "advice": hint, "fits": all(map(fits, steps))}
+        if largest is not None:
+            found["largest_batch"] = {"rows": largest.rows, "beyond": largest.beyond, "train": largest.figures}
+        print(json.dumps(found, indent=1))
     else:
         print_plan(run, target.name, steps, tried, largest)
         print_wrapped(f"advice   {hint}")
@@ -97,26 +100,10 @@ def parse(arguments: Sequence[str]) -> tuple[Options, str, RunConfig]:
     return options, name, run
 
 
-def variants(run: RunConfig, figures: Mapping[str, Any]) -> Iterator[tuple[str, RunConfig]]:
-    """(what is changed, the run with that) of what may help a training step."""
-    devices, there = figures["devices"], figures["platform"] != "cpu"
-    parts, rows = figures["parts"], figures["rows"]
-    if run.compute_dtype == "float32":
-        yield "bfloat16", replace(run, compute_dtype="bfloat16")
-    if run.attention_kernel == "plain" and figures["platform"] == "gpu":
-        yield "fused attention", replace(run, attention_kernel="auto")
-    if run.remat == "none" and run.model.marked("counts_blocks"):
-        yield "remat dots", replace(run, scan=True, remat="dots")
-    if devices > 1 and run.fsdp == 1 and run.parallel == "jit" and there:
-        yield f"fsdp {devices}", replace(run, fsdp=devices)
-    if rows % (2 * parts * devices * run.augment.together) == 0:
-        yield f"accumulate {2 * parts}", replace(run, accumulate=2 * parts)
-
-
 def try_others(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]) -> dict[str, Any]:
     """{what is changed: figures of the training step with that}; without what the run cannot have."""
     found = {}
-    for title, other in variants(run, figures):
+    for title, _, other in variants(run, figures):
         try:
             found[title] = compiler.figures(other, "train", f" with {title}")
         except UserError as error:
@@ -179,22 +166,6 @@ def next_count(totals: Mapping[int, float], there: float) -> int:
     guess = int(lower + (there - totals[lower]) * (upper - lower) / (totals[upper] - totals[lower]))
     margin = (upper - lower) // 8  # a line that is a little off must not stay at one end
     return min(max(guess, lower + 1 + margin * (guess - lower < margin)), upper - 1)
-
-
-def report(
-    preset: str,
-    target: str,
-    steps: Sequence[Mapping[str, Any]],
-    tried: Mapping[str, Any],
-    largest: Largest | None,
-    hint: str,
-) -> dict[str, Any]:
-    """All figures, as JSON values."""
-    found: dict[str, Any] = {"preset": preset, "target": target, "versions": versions(read_target(target))}
-    found |= {"steps": list(steps), "tried": dict(tried), "advice": hint, "fits": all(map(fits, steps))}
-    if largest is not None:
-        found["largest_batch"] = {"rows": largest.rows, "beyond": largest.beyond, "train": dict(largest.figures)}
-    return found
 
 
 def main() -> int:

@@ -13,12 +13,11 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from .hlo import Array, Instruction, Module, read_module
-from .products import product_flops
+from .hlo import Array, Instruction, Module, product_flops, read_module
 
 # What starts no kernel.
 FREE = {
@@ -38,10 +37,7 @@ ATTENTION = "__cudnn$fmha"
 class Kernel:
     """One operation of the schedule, and how often it runs."""
 
-    what: str
-    name: str
-    operation: str
-    source: str
+    what: str  # its opcode, or the function of a library that it calls
     bytes: int
     on_chip: int
     flops: int
@@ -53,7 +49,6 @@ class Collective:
     """One exchange between devices."""
 
     kind: str
-    operation: str
     devices: tuple[int, ...]
     bytes: int
     sent: int
@@ -128,16 +123,6 @@ class Program:
             found[each.kind] = (count + each.times, size + each.times * each.bytes)
         return found
 
-    def breakdown(self, by: Literal["what", "operation", "source"] = "operation") -> list[tuple[str, int, int]]:
-        """Where bytes go: (what, operation of jax or line of Python; bytes; kernels), the most bytes first."""
-        bytes_of: Counter[str] = Counter()
-        kernels_of: Counter[str] = Counter()
-        for kernel in self.kernels:
-            name = getattr(kernel, by)
-            bytes_of[name] += kernel.times * kernel.bytes
-            kernels_of[name] += kernel.times
-        return [(name, size, kernels_of[name]) for name, size in bytes_of.most_common()]
-
 
 def read_program(compiled: Any) -> Program:
     """The program of what jax.jit(f).lower(...).compile() returns."""
@@ -200,20 +185,12 @@ class _Reader:
 
     def _add(self, each: Instruction, computation: str, times: int) -> None:
         there = self.module.computations[computation]
-        target = each.attribute("custom_call_target")
-        named = self._named(each)
-        operation, source = named.attribute("op_name"), self.module.source(named)
-        memory, on_chip = moved_bytes(self.module, each, there)
-        flops, what = self._flops(each, there), target or each.opcode
-        self.kernels.append(Kernel(what, each.name, operation, source, memory, on_chip, flops, times))
+        what = each.attribute("custom_call_target") or each.opcode
+        moved = [0, 0]  # in memory, inside a TPU's core
+        for array, part in _moved_arrays(self.module, each, there):
+            moved[array.on_chip] += part
+        self.kernels.append(Kernel(what, moved[0], moved[1], self._flops(each, there), times))
         self._exchange(each, there, times, computation)
-
-    def _named(self, each: Instruction) -> Instruction:
-        """The instruction, or that of its fusion which says first where it comes from."""
-        if each.opcode != "fusion" or each.attribute("op_name"):
-            return each
-        inner = [*self.module.computations[each.calls[0]].values()]
-        return next((one for one in reversed(inner) if one.attribute("op_name")), each)
 
     def _flops(self, each: Instruction, there: dict[str, Instruction]) -> int:
         """FLOPs of the products of an instruction, and of those that are fused into it."""
@@ -252,14 +229,6 @@ def trip_count(module: Module, loop: Instruction) -> int:
             if each.opcode == "constant" and each.results[0].dtype in ("s32", "s64", "u32", "u64"):
                 reached.append(int(each.inside) if each.inside.lstrip("-").isdigit() else 0)
     return max([1, *reached])
-
-
-def moved_bytes(module: Module, each: Instruction, there: dict[str, Instruction]) -> tuple[int, int]:
-    """The bytes that a kernel reads and writes: (in memory, inside a TPU's core)."""
-    moved = [0, 0]
-    for array, part in _moved_arrays(module, each, there):
-        moved[array.on_chip] += part
-    return moved[0], moved[1]
 
 
 def _moved_arrays(module: Module, each: Instruction, there: dict[str, Instruction]) -> Iterator[tuple[Array, int]]:
@@ -357,7 +326,7 @@ def _collective(
     whole = given * group if kind == "all-gather" else given
     parts = {"all-reduce": 2 * (group - 1) / group, "collective-permute": 1.0, "collective-broadcast": 1 / group}
     sent = int(whole * parts.get(kind, (group - 1) / group))
-    return Collective(kind, each.attribute("op_name"), tuple(members), whole, sent)
+    return Collective(kind, tuple(members), whole, sent)
 
 
 def first_group(each: Instruction, devices: int) -> list[int]:

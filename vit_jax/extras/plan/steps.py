@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -20,8 +20,7 @@ from ...tasks.stand_in import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.setup import parameter_dtype
 from ...weights.teacher import open_teacher
-from .bounds import bounds_of
-from .program import read_program
+from .program import Program, read_program
 
 What = Literal["train", "evaluate", "decode"]
 STEPS = 1000  # of an epoch, for the schedule: what it is changes no shape
@@ -106,6 +105,7 @@ class Compiled:
             program = read_program(self.target.compile(self.trace(what)))
         found, bounds, memory = self.described(what), bounds_of(program, self.target), program.memory
         rows, devices, own = found["rows"], found["devices"], sum(self._state(what).values())
+        seconds = max(bounds.values()) if bounds["products"] and bounds["memory"] else 0.0  # 0: not known
         found |= {
             "memory": {
                 **found["memory"],
@@ -124,13 +124,13 @@ class Compiled:
                 kind: {"count": count, "bytes": size} for kind, (count, size) in program.exchanges().items()
             },
             "sent": program.sent,
-            "bounds": {**asdict(bounds), "binds": bounds.binds},
+            "bounds": {**bounds, "binds": max(bounds, key=lambda name: bounds[name]) if seconds else ""},
             "seconds_to_compile": time.monotonic() - began,
         }
-        if bounds.seconds:
-            found["rows_per_second"] = rows / bounds.seconds
+        if seconds:
+            found["rows_per_second"] = rows / seconds
             most = most_examples(self.run, self.teacher, self.target.kind, devices) if what == "train" else 0.0
-            found |= {"mfu": rows / bounds.seconds / most} if most else {}
+            found |= {"mfu": rows / seconds / most} if most else {}
         return found
 
     def _state(self, what: What) -> dict[str, int]:
@@ -157,3 +157,21 @@ def with_rows(run: RunConfig, rows: int, length: int = 0) -> RunConfig:
     if not isinstance(run.data, SentenceData):
         return replace(run, batch=rows)
     return replace(run, data=replace(run.data, tokens=rows * (length or run.data.lengths[-1])))
+
+
+def bounds_of(program: Program, target: Target) -> dict[str, float]:
+    """Lower bounds of the seconds of a step: what its products, its memory and its exchanges take at published figures.
+
+    They are never predictions: no device reaches all its figures at once, or any of them for a whole step. 0: nothing
+    is published of it, or there is none.
+    """
+    stated = target.published
+    crossing = sum(each.times * each.crossing(target.a_host) for each in program.collectives)
+    return {
+        "products": program.flops / stated.peak if stated.peak else 0.0,
+        "memory": program.bytes / stated.bandwidth if stated.bandwidth else 0.0,
+        "network": max(
+            program.sent / stated.link if stated.link else 0.0,
+            crossing / stated.network if stated.network else 0.0,
+        ),
+    }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...config.run import RunConfig
@@ -44,10 +44,9 @@ def print_plan(
     if largest is not None:
         columns[f"largest batch {largest.rows:,}"] = largest.figures
     table = {title: _cells(figures) for title, figures in columns.items()}
-    names = [name for name in dict.fromkeys(name for cells in table.values() for name in cells)]
+    names = dict.fromkeys(name for cells in table.values() for name in cells)
     rows = [[title, *(cells.get(name, "") for name in names)] for title, cells in table.items()]
-    width = shutil.get_terminal_size((120, 24)).columns
-    print_table(["", *names], [[row] for row in rows], width)
+    print_table(["", *names], [[row] for row in rows])
     if first.get("remark"):
         print_wrapped(f"note     {first['remark']}")
     binding = [each["bounds"]["binds"] for each in columns.values() if "bounds" in each]
@@ -119,7 +118,8 @@ def advice(run: RunConfig, figures: Mapping[str, Any], tried: Mapping[str, Any])
             return f"{what}; it fits with {' or with '.join(fitting)}"
         if tried:
             return f"{what}, and fits with none of {', '.join(tried)}; lower the batch, or combine them"
-        return f"{what}; {_smaller(run, figures)}, or lower the batch; --try compiles these"
+        ways = ", ".join(flags for _, flags, _ in variants(run, figures))
+        return f"{what}; give {ways}, or lower the batch; --try compiles these" if ways else f"{what}; lower the batch"
     if tried:
         best = min(tried, key=lambda title: _seconds(tried[title]))
         now, then = _seconds(figures), _seconds(tried[best])
@@ -135,20 +135,19 @@ def _seconds(figures: Mapping[str, Any]) -> float:
     return max((bounds.get(name, 0.0) for name in ("products", "memory", "network")), default=0.0) or float("inf")
 
 
-def _smaller(run: RunConfig, figures: Mapping[str, Any]) -> str:
-    """What takes less memory, the cheapest first."""
-    ways = []
+def variants(run: RunConfig, figures: Mapping[str, Any]) -> Iterator[tuple[str, str, RunConfig]]:
+    """(what is changed, its flags, the run with that) of what may help a training step, the cheapest first."""
+    devices, parts = figures["devices"], 2 * figures["parts"]
     if run.compute_dtype == "float32":
-        ways.append("--compute-dtype bfloat16")
+        yield "bfloat16", "--compute-dtype bfloat16", replace(run, compute_dtype="bfloat16")
     if run.attention_kernel == "plain" and figures["platform"] == "gpu":
-        ways.append("--attention-kernel auto")
-    own = sum(figures["memory"].get(name, 0) for name in ("weights", "moments", "average"))
-    if run.fsdp == 1 and figures["devices"] > 1 and own > figures["memory"]["there"] / 4:
-        ways.append(f"--fsdp {figures['devices']}")
+        yield "fused attention", "--attention-kernel auto", replace(run, attention_kernel="auto")
+    if devices > 1 and run.fsdp == 1 and run.parallel == "jit" and figures["platform"] != "cpu":
+        yield f"fsdp {devices}", f"--fsdp {devices}", replace(run, fsdp=devices)
     if run.remat == "none" and run.model.marked("counts_blocks"):
-        ways.append("--scan --remat dots")
-    ways.append(f"--accumulate {2 * figures['parts']}")
-    return f"give {', '.join(ways)}"
+        yield "remat dots", "--scan --remat dots", replace(run, scan=True, remat="dots")
+    if figures["rows"] % (parts * devices * run.augment.together) == 0:
+        yield f"accumulate {parts}", f"--accumulate {parts}", replace(run, accumulate=parts)
 
 
 def _faster(run: RunConfig, figures: Mapping[str, Any]) -> str:

@@ -1,11 +1,21 @@
-"""The report of a run, or of several, as one file that a browser opens: `vit-jax report RUN [RUN...]`."""
+"""The report of a run, or of several, as one file that a browser opens: `vit-jax report RUN [RUN...]`.
+
+It asks the network for nothing: its scripts, styles, charts and images are in it. Jinja escapes every text. The content
+security policy of the page allows the two scripts by their digests and nothing else: whatever a class is called,
+nothing of it runs. (Styles are allowed inline: BokehJS makes its own.)
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 import os
 import sys
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...config.fields import option
 from ...config.flags import parse
@@ -14,8 +24,11 @@ from ...files.atomic import write_text
 from ...files.destination import check_output
 from ...files.places import is_kept
 from ...files.reading import show_path
-from ...files.terminal import printable, run_command
+from ...files.terminal import printable, run_command, version
 from ...reports.comparison import Comparison, Named, gather, listed
+
+if TYPE_CHECKING:
+    from .contents import Contents
 
 FILE = "report.html"
 LARGEST = 2_950_000  # letters; without attention it is far below
@@ -48,7 +61,6 @@ def report(*names: Named, out: str | os.PathLike[str] = "", dir: str | os.PathLi
         raise UserError(Field("out"), what, "name a file with `out`")
     found = gather(runs, os.fspath(dir), damaged=True)
     from .contents import contents_of  # Bokeh takes a while to load
-    from .page import page
 
     path = Path(out) if out else _place(found) / FILE
     if path.is_symlink():
@@ -83,6 +95,60 @@ def command(arguments: list[str]) -> int:
     check_output("out", o.out, o.force, own=[Path(place, run, FILE) for run in alone for place in ("", o.dir)])
     print(f"the report is in {printable(show_path(report(o.runs, out=o.out, dir=o.dir)))}")
     return DONE
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _bokeh() -> str:
+    """The script of BokehJS, which Bokeh's package carries, without the parts for widgets and tables."""
+    import bokeh
+
+    return (resources.files(bokeh) / "server/static/js/bokeh.min.js").read_text(encoding="utf-8")
+
+
+def policy(*scripts: str) -> str:
+    """A content security policy that lets these scripts run, and forbids the page all others and the network."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def page(contents: Contents) -> str:
+    """The HTML of a report."""
+    from jinja2 import Environment, StrictUndefined
+    from jinja2.utils import htmlsafe_json_dumps
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    # Without the comment that names a file of Bokeh's server, which a browser's tools would ask for.
+    bokeh = _bokeh().partition("//# sourceMappingURL")[0]
+    script = _file("page.js")
+    return environment.from_string(_file("page.html")).render(
+        c=contents,
+        css=_file("page.css"),
+        policy=policy(bokeh, script),
+        data=htmlsafe_json_dumps(_data(contents), separators=(",", ":")),  # no text in it can end its element
+        bokeh=bokeh,
+        script=script,
+        version=version(),
+    )
+
+
+def _data(contents: Contents) -> dict[str, Any]:
+    """What the page's script draws."""
+    classes = contents.classes and {name: contents.classes[name] for name in ("names", "cells")}
+    return {
+        "charts": [chart.drawn for chart in contents.charts] + ([contents.matrix] if contents.matrix else []),
+        "classes": classes,
+        "attention": contents.attention and contents.attention["examples"],
+        "positions": contents.positions and contents.positions["examples"],
+    }
 
 
 def main() -> int:

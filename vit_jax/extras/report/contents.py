@@ -9,7 +9,7 @@ from ...files.metrics import spelled_out
 from ...files.reading import bounded_lines, open_regular
 from ...reports.comparison import Comparison, Member, is_number
 from . import charts, parts, tables
-from .curves import Chart, charts_of
+from .charts import Chart, charts_of
 from .tables import Table
 
 FIGURE_FILES = (

@@ -29,8 +29,7 @@ from ...files.arrays import read_arrays
 from ...files.atomic import sync_folder
 from ...files.digests import array_digest, text_digest
 from ...files.locks import lock_file
-from .archives import OFFICIAL, Archive, CifarSet, IdxSet, OfficialSet
-from .download import NotFetched, difference, fetch
+from .archives import OFFICIAL, Archive, CifarSet, IdxSet, NotFetched, OfficialSet, difference, fetch
 
 _MOST_NAMES = 1 << 16  # bytes
 _OTHER = 1 << 20  # bytes of a member that is not used, such as readme.html

@@ -28,7 +28,7 @@ from ...files.atomic import read_json
 from ...files.digests import content_digest
 from ...files.places import is_remote
 from ...files.reading import check_regular, open_regular
-from ...plugins import COPIED
+from ...plugins import KEPT
 from .archives import OFFICIAL
 from .prepare import plan, prepare, read_set
 
@@ -77,7 +77,7 @@ def open_set(title: str, asked: Asked) -> Source:
     """A set by its name, or NAME:VERSION: the folder that TFDS has prepared, or the file of an official set."""
     name, _, version = title.partition(":")
     if is_remote(asked.folder):
-        root, version = COPIED.load().copy_prepared(asked.folder, name, version, asked.verify)
+        root, version = KEPT.load().copy_prepared(asked.folder, name, version, asked.verify)
     else:
         root = data_dir(asked.folder)
     found = find_prepared(root, name, version)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ...data.progress import progress
 from ...errors import UserError
 from ...files.arrays import read_arrays
-from ...files.digests import text_digest
+from ...files.atomic import replacing
+from ...files.digests import content_digest, text_digest
 from ...files.places import Stat, Store
 from ...machine.backend import cache_folder
 from .pattern import INDEX, Shards
 
 A = TypeVar("A")
 FORMAT = 1
+AGAIN = "write it again, or fetch it again whole"
 EDGE = 8192  # bytes at the end of a shard by which it is known again where its tag is not
 AT_ONCE = 32
 _ARRAYS = ("format", "size", "tag", "edge", "keys", "starts", "sizes", "groups", "column", "classes", "fields", "texts")
@@ -91,12 +91,31 @@ class Index:
             return None
 
 
+class ObjectFile(io.RawIOBase):
+    """An object of a store as a file, which is read by ranges."""
+
+    def __init__(self, store: Store, name: str, size: int, tag: str):
+        self._store, self._name, self._size, self._tag, self._at = store, name, size, tag, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._at + len(buffer), self._size)
+        content = self._store.read(self._name, self._at, stop, self._tag) if stop > self._at else b""
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+
 Scan = Callable[[Store, str, int, str], Index]
-
-
-def edge_digest(content: bytes) -> str:
-    """The digest of the last bytes of a shard, EDGE at most."""
-    return hashlib.blake2b(content[-EDGE:], digest_size=16).hexdigest()
 
 
 def read_edge(store: Store, name: str, size: int, tag: str) -> bytes:
@@ -181,20 +200,15 @@ def _read_beside(store: Store, name: str, tag: str) -> Index | None:
         return index
     if store.stat(name, index.size).size != index.size:
         return None
-    return replace(index, tag=tag) if edge_digest(read_edge(store, name, index.size, tag)) == index.edge else None
+    return replace(index, tag=tag) if content_digest(read_edge(store, name, index.size, tag)) == index.edge else None
 
 
 def _keep(path: Path, content: bytes) -> None:
     """Write a file of the cache, where that is possible."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, unfinished = tempfile.mkstemp(prefix=".index-", dir=path.parent)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-            os.replace(unfinished, path)
-        finally:
-            Path(unfinished).unlink(missing_ok=True)
+        with replacing(path) as unfinished:
+            unfinished.write_bytes(content)
 
 
 def _packed(texts: Sequence[str]) -> np.ndarray:

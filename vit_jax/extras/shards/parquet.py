@@ -6,7 +6,6 @@ needed, and then with all others of their group.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
+from ...files.digests import content_digest
 from ...files.places import Store
-from .index import Index, edge_digest, read_edge
+from .index import AGAIN, Index, ObjectFile, read_edge
 
 IMAGES = ("image", "img", "images", "bytes")  # columns of images, where no feature says which it is
 _END = b"PAR1"
-_AGAIN = "write it again, or fetch it again whole"
 
 
 def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
@@ -30,7 +29,7 @@ def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
     if not edge.endswith(_END):
         first = store.read(name, 0, min(4, size), tag)
         what = "is cut: it has no end mark" if first == _END else "is no parquet file"
-        raise UserError(where, what, _AGAIN if first == _END else "give files that end with .parquet")
+        raise UserError(where, what, AGAIN if first == _END else "give files that end with .parquet")
     with _opened(where, store, name, size, tag) as file:
         features = _features(file)
         column = _image_column(where, file, features)
@@ -44,7 +43,7 @@ def scan_parquet(store: Store, name: str, size: int, tag: str) -> Index:
     classes = {field: tuple(of["names"]) for field, of in features.items() if field in texts and _is_class(of)}
     sizes, groups = np.repeat(np.array(each, np.int64), counts), np.repeat(np.arange(len(counts)), counts)
     starts = np.full(n, 0 if column else -1, np.int64)
-    return Index(name, size, tag, edge_digest(edge), (), starts, sizes, groups, texts, column, classes)
+    return Index(name, size, tag, content_digest(edge), (), starts, sizes, groups, texts, column, classes)
 
 
 def read_group(store: Store, index: Index, group: int) -> list[bytes]:
@@ -61,32 +60,6 @@ def read_group(store: Store, index: Index, group: int) -> list[bytes]:
     return images
 
 
-class _Ranges(io.RawIOBase):
-    """A file that is read by ranges of an object."""
-
-    def __init__(self, store: Store, name: str, size: int, tag: str):
-        self._store, self._name, self._size, self._tag, self._at = store, name, size, tag, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        stop = self._size if size < 0 else min(self._at + size, self._size)
-        content = self._store.read(self._name, self._at, stop, self._tag) if stop > self._at else b""
-        self._at += len(content)
-        return content
-
-
 @contextmanager
 def _opened(where: str, store: Store, name: str, size: int, tag: str) -> Iterator[Any]:
     """A parquet file, open. Raises UserError where it cannot be read."""
@@ -94,11 +67,11 @@ def _opened(where: str, store: Store, name: str, size: int, tag: str) -> Iterato
     import pyarrow.parquet
 
     try:
-        with pyarrow.PythonFile(_Ranges(store, name, size, tag), mode="r") as file:
+        with pyarrow.PythonFile(ObjectFile(store, name, size, tag), mode="r") as file:
             yield pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
         line = str(error).partition("\n")[0]
-        raise UserError(where, f"cannot be read ({line})", _AGAIN) from error
+        raise UserError(where, f"cannot be read ({line})", AGAIN) from error
 
 
 def _features(file: Any) -> dict[str, Any]:

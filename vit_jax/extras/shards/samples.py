@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -11,13 +12,15 @@ from concurrent.futures import Future
 import numpy as np
 
 from ...data.images.config import SPLITS
-from ...data.items import Batch, Items, Part
+from ...data.items import Asked, Batch, Items, Part
 from ...errors import UserError
 from ...files.digests import array_digest, text_digest
 from ...files.places import Store
 from .ahead import Ahead
-from .index import Index
-from .parquet import read_group
+from .index import Index, Scan, open_indexes
+from .parquet import read_group, scan_parquet
+from .pattern import find_shards
+from .tar import scan_tar
 
 Place = tuple[int, int]  # (shard, sample in it)
 KEPT = 4
@@ -58,7 +61,6 @@ class Samples(Items):
         return keys[row] if keys else str(i)
 
     def texts(self, field: str) -> list[str]:
-        """The texts of a field, which all shards have."""
         return [text for index in self.indexes for text in index.texts[field]]
 
     def classes(self, field: str) -> tuple[str, ...]:
@@ -75,11 +77,9 @@ class Samples(Items):
         return np.concatenate([index.sizes for index in self.indexes])
 
     def image(self, i: int) -> bytes:
-        """The image of sample i."""
         return self.read(i, i + 1)[0]
 
     def ahead(self, batch: Callable[[int], Batch], start: int, stop: int, room: float) -> Ahead:
-        """As of Items."""
         return Ahead(self, self.groups > 0, batch, start, stop, room)
 
     def read(self, start: int, stop: int) -> list[bytes]:
@@ -173,3 +173,20 @@ def split_in(title: str) -> str:
     words = re.findall(r"[a-z]+", title.rpartition(".")[0].casefold())
     splits = {split for split, names in SPLITS.items() for word in words if word in names}
     return splits.pop() if len(splits) == 1 else ""
+
+
+def open_wds(pattern: str, asked: Asked) -> Samples:
+    return _open(pattern, asked, scan_tar)
+
+
+def open_parquet(pattern: str, asked: Asked) -> Samples:
+    return _open(pattern, asked, scan_parquet)
+
+
+def _open(pattern: str, asked: Asked, scan: Scan) -> Samples:
+    """The samples of the shards that a pattern names."""
+    shards = find_shards(asked.field, pattern, asked.folder)
+    indexes = open_indexes(shards, scan, asked.verify)
+    samples = Samples(shards.store, indexes, shards.short, os.path.basename(shards.store.url))
+    samples.check_alike(asked.field)
+    return samples

@@ -6,21 +6,22 @@ of zeros, tells that it was not cut between two members.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from ...data.images.preprocess import EXTENSIONS
 from ...errors import UserError
+from ...files.digests import content_digest
 from ...files.places import Store
-from .index import Index, edge_digest, read_edge
+from .index import AGAIN, Index, ObjectFile, read_edge
 
 BLOCK = 512
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
 NEAR, FAR = 1 << 16, 8 << 20  # bytes that are read at once, of a file and of a store
-AGAIN = "write it again, or fetch it again whole"
 REGULAR, LONG_NAME, EXTENDED, SPARSE = (b"0", b"\0", b"7"), b"L", b"x", b"S"
 _TEXT = 1 << 20  # bytes
 _TEXTS = re.compile(r"(?:.*\.)?(cls|json|txt|text|captions?|transcript)")
@@ -33,33 +34,16 @@ class Member(NamedTuple):
     name: str
     start: int  # of its content
     size: int
-
-
-class Content:
-    """The bytes of a shard, read from front to back."""
-
-    def __init__(self, store: Store, name: str, size: int, tag: str):
-        self.store, self.name, self.size, self.tag = store, name, size, tag
-        self.kept: dict[int, bytes] = {}  # {start: content} of texts
-        self._start, self._held = 0, b""
-        self._step = NEAR if store.local else FAR
-
-    def read(self, start: int, size: int) -> bytes:
-        """Bytes of it, fewer at its end."""
-        stop = min(start + size, self.size)
-        if not self._start <= start <= stop <= self._start + len(self._held):
-            self._start = start
-            self._held = self.store.read(self.name, start, min(max(stop, start + self._step), self.size), self.tag)
-        return self._held[start - self._start : stop - self._start]
+    text: bytes  # its content, of one that is kept in the index
 
 
 def scan_tar(store: Store, name: str, size: int, tag: str) -> Index:
     """Read a tar once."""
     where = f"{store.url}/{name}"
-    content = Content(store, name, size, tag)
+    file = io.BufferedReader(ObjectFile(store, name, size, tag), NEAR if store.local else FAR)
     samples: dict[str, dict[str, Member]] = {}
     latest = ""
-    for member in _members(where, content):
+    for member in _members(where, file, size):
         parts = _NAME.fullmatch(member.name)
         if not parts or member.name.startswith("__meta__/"):
             continue
@@ -73,7 +57,12 @@ def scan_tar(store: Store, name: str, size: int, tag: str) -> Index:
         fields[field] = member
     if not samples:
         raise UserError(where, "holds no samples", "write members such as 000001.jpg and 000001.cls")
-    return _index(where, store, content, samples)
+    images, texts = _images(where, samples), _texts(where, samples)
+    n = len(images)
+    starts = np.fromiter((image.start if image else -1 for image in images), np.int64, n)
+    sizes = np.fromiter((image.size if image else 0 for image in images), np.int64, n)
+    edge = content_digest(read_edge(store, name, size, tag))
+    return Index(name, size, tag, edge, tuple(samples), starts, sizes, np.zeros(0, np.int64), texts)
 
 
 def is_text(field: str) -> bool:
@@ -81,80 +70,81 @@ def is_text(field: str) -> bool:
     return bool(_TEXTS.fullmatch(field))
 
 
-def _index(where: str, store: Store, content: Content, samples: dict[str, dict[str, Member]]) -> Index:
-    """The index of a tar with these samples. Raises UserError where one lacks a field that others have."""
-    counts: dict[str, int] = {}
+def _images(where: str, samples: dict[str, dict[str, Member]]) -> list[Member | None]:
+    """The image of each sample, if they have one. Raises UserError where only some do."""
     images: list[Member | None] = []
     for key, fields in samples.items():
         pictures = [field for field in fields if f".{field}" in EXTENSIONS]
         if len(pictures) > 1:
             raise UserError(where, f"the sample {key} has two images, {' and '.join(pictures)}", "keep one of them")
         images.append(fields[pictures[0]] if pictures else None)
-        for field in fields:
-            if is_text(field):
-                counts[field] = counts.get(field, 0) + 1
-    lacking = [field for field, count in counts.items() if count < len(samples)]
-    for field, has in (*((field, [field in each for each in samples.values()]) for field in lacking),
-                       ("an image", [image is not None for image in images])):  # fmt: skip
-        if any(has) and not all(has):
-            key = [*samples][has.index(False)]
-            said = field if field == "an image" else f".{field}"
-            what = f"the sample {key} has no {said.removeprefix('an ')}, which others have"
-            raise UserError(where, what, "add it, or leave the sample out")
-    texts = {field: tuple(_texts(where, content, samples, field)) for field in sorted(counts)}
-    n = len(images)
-    starts = np.fromiter((image.start if image else -1 for image in images), np.int64, n)
-    sizes = np.fromiter((image.size if image else 0 for image in images), np.int64, n)
-    edge = edge_digest(read_edge(store, content.name, content.size, content.tag))
-    nothing = np.zeros(0, np.int64)
-    return Index(content.name, content.size, content.tag, edge, tuple(samples), starts, sizes, nothing, texts)
+    if any(images):
+        _check_all_have(where, "image", samples, [image is not None for image in images])
+    return images
 
 
-def _texts(where: str, content: Content, samples: dict[str, dict[str, Member]], field: str) -> Iterator[str]:
-    """The content of a field in each sample."""
-    for key, fields in samples.items():
-        member = fields[field]
-        if member.size > _TEXT:
-            raise UserError(where, f"{key}.{field} has {member.size:,} bytes", f"give a text of {_TEXT:,} at most")
-        try:
-            yield content.kept[member.start].decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise UserError(where, f"{key}.{field} is no text in UTF-8", "write it as UTF-8") from error
+def _texts(where: str, samples: dict[str, dict[str, Member]]) -> dict[str, tuple[str, ...]]:
+    """{field: its text in each sample}. Raises UserError where a sample lacks a field that others have."""
+    found = {field for fields in samples.values() for field in fields if is_text(field)}
+    for field in sorted(found):
+        _check_all_have(where, f".{field}", samples, [field in fields for fields in samples.values()])
+    return {
+        field: tuple(_text(where, f"{key}.{field}", fields[field]) for key, fields in samples.items())
+        for field in sorted(found)
+    }
 
 
-def _members(where: str, content: Content) -> Iterator[Member]:
-    """The regular files in a tar, by its headers; the contents of texts are kept. Raises UserError."""
+def _check_all_have(where: str, what: str, samples: dict[str, dict[str, Member]], has: list[bool]) -> None:
+    """Raise UserError about the first sample that has not what others have."""
+    if not all(has):
+        key = [*samples][has.index(False)]
+        raise UserError(where, f"the sample {key} has no {what}, which others have", "add it, or leave the sample out")
+
+
+def _text(where: str, name: str, member: Member) -> str:
+    """The content of a field."""
+    if member.size > _TEXT:
+        raise UserError(where, f"{name} has {member.size:,} bytes", f"give a text of {_TEXT:,} at most")
+    try:
+        return member.text.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise UserError(where, f"{name} is no text in UTF-8", "write it as UTF-8") from error
+
+
+def _members(where: str, file: BinaryIO, size: int) -> Iterator[Member]:
+    """The regular files in a tar of so many bytes, by its headers, with the contents of texts. Raises UserError."""
+
+    def read(at: int, count: int) -> bytes:
+        file.seek(at)
+        return file.read(count)
+
     at, long_name, extended = 0, "", dict[str, str]()
-    while True:
-        header = content.read(at, BLOCK)
+    while any(header := read(at, BLOCK)) and len(header) == BLOCK:
         if header.startswith(PACKED):
             what = "is compressed, so that no image in it can be read by itself"
             raise UserError(where, what, "unpack it to a plain tar")
-        if len(header) < BLOCK or not any(header):
-            break
-        size, kind = _size(where, at, header), header[156:157]
+        length, kind = _size(where, at, header), header[156:157]
         at += BLOCK
-        if at + size > content.size:
-            what = f"is cut: it ends in the content of {_name_of(header) or 'a member'}"
-            raise UserError(where, what, AGAIN)
+        if at + length > size:
+            raise UserError(where, f"is cut: it ends in the content of {_name_of(header) or 'a member'}", AGAIN)
         if kind == LONG_NAME:
-            long_name = content.read(at, size).rstrip(b"\0").decode("utf-8", "surrogateescape")
+            long_name = read(at, length).rstrip(b"\0").decode("utf-8", "surrogateescape")
         elif kind == EXTENDED:
-            extended = _extended(content.read(at, size))
+            extended = _extended(read(at, length))
         elif kind == SPARSE:
             raise UserError(where, "has a sparse file", "write it again without")
         else:
             name = extended.get("path") or long_name or _name_of(header)
-            size = int(extended["size"]) if extended.get("size", "").isdigit() else size
+            length = int(extended["size"]) if extended.get("size", "").isdigit() else length
             if kind in REGULAR and not name.endswith("/"):
-                if is_text(name.rpartition("/")[2].partition(".")[2].lower()) and size <= _TEXT:
-                    content.kept[at] = content.read(at, size)
-                yield Member(name, at, size)
+                kept = is_text(name.rpartition("/")[2].partition(".")[2].lower()) and length <= _TEXT
+                yield Member(name, at, length, read(at, length) if kept else b"")
             long_name, extended = "", {}
-        at += -(-size // BLOCK) * BLOCK
-    if len(header) < BLOCK or content.read(at, 2 * BLOCK) != bytes(2 * BLOCK):
+        at += -(-length // BLOCK) * BLOCK
+    rest = read(at, FAR)
+    if rest[: 2 * BLOCK] != bytes(2 * BLOCK):
         raise UserError(where, "is cut: it has no end mark, so members may be missing at its end", AGAIN)
-    if any(content.read(at, FAR)):
+    if any(rest):
         raise UserError(where, "has more after its end mark, as tars have that were joined", "give them one by one")
 
 

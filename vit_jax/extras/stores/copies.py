@@ -1,30 +1,203 @@
-"""A folder of a store on this machine: its files are fetched once, and kept in the cache.
+"""What stores keep, on this machine: copies of runs, in a folder of this process, and of data, which is there for all.
 
-For what is read file by file: folders of classes, and prepared sets. Shards are read where they lie.
+cache/runs/<number>/<scheme>/<bucket>/<path>/    as in a folder of runs
+cache/runs/<number>/.lock    locked by the process that has it
+cache/runs/<number>/place    a word that is drawn for it
+cache/folders/<store>/<name>/    data that is read file by file: folders of classes, and prepared sets
+
+Shards are read where they lie.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import posixpath
 import re
+import secrets
+import shutil
+import socket
+import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...data.fetch.places import MARK, VERSION
 from ...data.images.preprocess import EXTENSIONS
 from ...data.progress import progress
-from ...errors import UserError
+from ...errors import Field, UserError
+from ...files.atomic import make_folder, write_text
 from ...files.digests import text_digest
-from ...files.places import Store, check_name, store_of
+from ...files.locks import is_locked, lock_file
+from ...files.places import Store, check_name, join, store_of
+from ...files.reading import COPIES, show_path
+from ...files.terminal import print_note
 from ...machine.backend import cache_folder
-from .base import PLAIN
+from .mirror import PROBE, Mirror
+from .objects import PLAIN
+from .records import NEWEST
 
-AT_ONCE = 32
+WEIGHTS = "checkpoints/"  # of a run: brought when they are needed
+OF_SEVERAL = {"summary.json", "study.db", "sweep.json", "report.html", "plots/curves.png"}  # of groups and sweeps
+_HELD = contextlib.ExitStack()  # the lock of this process's folder, as long as it lives
+_MIRRORS: dict[Path, Mirror] = {}
+AT_ONCE = 32  # files of data that are fetched
 _PIECE = 64 << 20  # bytes of a large file that are held
 _TABLES = (".csv", ".json", ".jsonl", ".txt")
+
+
+class _Taken(Exception):
+    """Another process has a folder."""
+
+
+def check_dir(place: str) -> None:
+    """Raise UserError where a folder of runs is at a place that is only read."""
+    if place.startswith(PLAIN):
+        what = f"is {place}, and a plain server is only read"
+        raise UserError(Field("dir"), what, "give a folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
+
+
+def local_copy(text: str) -> str:
+    """The path of a copy here of what a URL names: of a run, or of all runs below it, without weights."""
+    folder = _folder(text)
+    mirror = _mirror(folder)
+    if text.startswith(PLAIN) and mirror.store.tag(NEWEST) is None:
+        raise UserError(text, "no run here", "give the URL of a run")
+    if mirror.writing or mirror.pull(_say, WEIGHTS):
+        _make_folders(mirror)
+        return str(folder)
+    names = [name for name in mirror.store.list() if not name.startswith(PROBE)]
+    inside = [name.removesuffix(f"/{NEWEST}") for name in names if name.endswith(f"/{NEWEST}")]
+    if names and not inside:
+        raise UserError(text, "there are objects here, and no run", "give the URL of a run, or choose another `name`")
+    if folder.exists():
+        shutil.rmtree(folder)
+    for name in inside:
+        local_copy(join(text, name))
+    for name in OF_SEVERAL.intersection(names):
+        make_folder((folder / name).parent)
+        (folder / name).write_bytes(mirror.store.load(name) or b"")
+    return str(folder)
+
+
+def publish_several(folder: Path, *names: str) -> None:
+    """Bring files of several runs, of OF_SEVERAL, to the store that keeps their folder; without names all of them."""
+    for name in names or OF_SEVERAL:
+        if (folder / name).is_file():
+            store_of(show_path(folder)).put(name, (folder / name).read_bytes())
+
+
+def pull_weights(path: Path) -> None:
+    """Bring the weights of a run that is kept in a store. Raises UserError where they cannot be had."""
+    if (mirror := _MIRRORS.get(path)) is not None and not mirror.writing:
+        mirror.pull_rest(_say)
+        _make_folders(mirror)
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process writes the run in a folder in the store that keeps it, as far as the newest record tells.
+
+    Of a writer on another machine its last sign of life decides, by the clocks of both.
+    """
+    mirror = _MIRRORS.get(path)
+    if mirror is None or mirror.record is None or not mirror.record.open:
+        return False
+    alive = _lives(mirror.record.writer.place)
+    return mirror.is_alive() if alive is None else alive
+
+
+@contextlib.contextmanager
+def own(path: Path) -> Iterator[None]:
+    """A context in which this process alone writes the run in a folder.
+
+    It begins as the store has it, and at the end, however that comes, the store gets what is new.
+    """
+    mirror = _mirror(path)
+    mirror.take(f"{socket.gethostname()}, process {os.getpid()}", _place(_root()), _lives, print_note)
+    _make_folders(mirror)
+    try:
+        yield
+    except BaseException:
+        try:
+            mirror.release()
+        except UserError as error:
+            print_note(f"what was not saved yet is lost: {error}", sys.stderr)
+        raise
+    mirror.release()
+
+
+def publish(path: Path) -> None:
+    """Bring what is new in the folder of a run that this process owns to the store that keeps it."""
+    if (mirror := _MIRRORS.get(path)) is not None and mirror.writing:
+        mirror.commit()
+
+
+def _mirror(folder: Path) -> Mirror:
+    if folder not in _MIRRORS:
+        _MIRRORS[folder] = Mirror(store_of(show_path(folder)), folder)
+    return _MIRRORS[folder]
+
+
+def _folder(url: str) -> Path:
+    """Where the copy of a URL is."""
+    scheme, _, inside = store_of(url).url.partition("://")
+    root = _root() / scheme
+    COPIES.setdefault(f"{root}{os.sep}", f"{scheme}://")
+    return root / check_name(inside)
+
+
+def _make_folders(mirror: Mirror) -> None:
+    """The folders of a run that have no files in its copy."""
+    if (mirror.folder / "config.json").exists():
+        steps = {
+            path.split("/")[1] for path in (mirror.record.files if mirror.record else {}) if path.startswith(WEIGHTS)
+        }
+        for name in (WEIGHTS, "digests", *(f"{WEIGHTS}{step}" for step in steps)):
+            make_folder(mirror.folder / name)
+
+
+@functools.cache
+def _root() -> Path:
+    """The folder of copies that this process has, and keeps as long as it lives."""
+
+    def taken(process: str) -> None:
+        raise _Taken
+
+    for number in itertools.count():
+        root = Path(os.path.realpath(cache_folder("runs") / str(number)))
+        try:
+            _HELD.enter_context(lock_file(root / ".lock", taken))
+            return root
+        except _Taken:
+            continue
+        except OSError as error:
+            what = f"cannot be written ({error.strerror})"
+            raise UserError(show_path(root), what, "set XDG_CACHE_HOME to a folder that can be") from error
+    raise AssertionError
+
+
+def _place(root: Path) -> str:
+    """The word of a folder of copies: a process that has the folder knows that all that had it before have ended."""
+    file = root / "place"
+    if not file.exists():
+        write_text(file, secrets.token_hex(8))
+    return file.read_text()
+
+
+def _lives(place: str) -> bool | None:
+    """Whether the process that writes at a place lives; None if the place is not on this machine."""
+    for file in _root().parent.glob("*/place"):
+        with contextlib.suppress(OSError):
+            if file.read_text() == place:
+                return file.parent != _root() and is_locked(file.parent / ".lock")
+    return None
+
+
+def _say(text: str) -> None:
+    print_note(text, sys.stderr)
 
 
 def copy_images(place: str, verify: bool) -> str:

@@ -1,4 +1,4 @@
-"""The store that is a local folder."""
+"""The store that is a local folder; and what all stores say of objects that are not as they were."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ import secrets
 import stat
 from pathlib import Path
 
-from ...files.atomic import make_folder, replacing, sync_folder
+from ...files.atomic import make_folder, sync_folder, write_bytes
 from ...files.places import Stat, StoreError, check_name
 from ...files.reading import check_regular, open_regular
-from .base import replaced, too_short
+
+
+def replaced(where: str) -> StoreError:
+    """The error for an object that is another one than before."""
+    return StoreError(
+        where, "was replaced while it was read: its tag is another", "start again with the object as it is"
+    )
+
+
+def too_short(where: str, size: int, stop: int) -> StoreError:
+    """The error for an object that ends too early."""
+    return StoreError(where, f"ends after {size:,} bytes, and {stop:,} were to be read", "restore the whole object")
 
 
 class Folder:
@@ -70,16 +81,14 @@ class Folder:
     def put(self, name: str, content: bytes) -> None:
         path = Path(self._path(name))
         make_folder(path.parent)
-        with replacing(path) as temporary:
-            _write(temporary, content)
-        sync_folder(path.parent)
+        write_bytes(path, content)
 
     def create(self, name: str, content: bytes) -> bool:
         path = Path(self._path(name))
         make_folder(path.parent)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
-            _write(temporary, content)
+            write_bytes(temporary, content)
             os.link(temporary, path)  # unlike a rename it replaces nothing
         except FileExistsError:
             return self.load(name) == content
@@ -90,13 +99,6 @@ class Folder:
 
     def delete(self, name: str) -> None:
         Path(self._path(name)).unlink(missing_ok=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _tag(found: os.stat_result) -> str:

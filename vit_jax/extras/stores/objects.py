@@ -1,4 +1,7 @@
-"""Stores of objects that are reached by HTTP: S3 and what speaks like it, Google Cloud Storage, plain servers."""
+"""Stores of objects that are reached by HTTP: S3 and what speaks like it, Google Cloud Storage, plain servers.
+
+They are reached by tensorstore, with the variables that their users have set.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from urllib.parse import urlsplit
 
 from ...errors import UserError
 from ...files.places import KINDS, Stat, StoreError, check_name
-from .base import replaced, too_short
+from .folder import replaced, too_short
 
+PLAIN = ("https://", "http://")  # begin the URLs of servers that list nothing, and are only read
 FIRST, LATER = 15.0, 60.0  # seconds that a request may take: before anything was reached, and afterwards
 SLOWEST = 1 << 20  # bytes a second that a request gets time for beyond that
 TRIES = 5  # of a request after which the store was reached before

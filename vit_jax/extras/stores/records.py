@@ -93,11 +93,9 @@ class Records:
         return True
 
     def delete(self, number: int) -> None:
-        """Delete a record."""
         self.store.delete(_name(number))
 
     def clear(self) -> None:
-        """Delete all records."""
         for number in self.numbers():
             self.delete(number)
         self.store.delete(NEWEST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -129,7 +128,6 @@ def _values(flag: flags.Flag, texts: list[str]) -> list[list[str]] | Range:
 
 
 def _typed(flag: flags.Flag, values: list[list[str]] | Range, known: Mapping[str, flags.Flag]) -> list[Any] | Range:
-    """The values that texts are."""
     if not isinstance(values, Range):
         return [flags.read_words(_words({flag.name: texts}, known), known)[flag.name] for texts in values]
     low, high = values.low, values.high
@@ -193,7 +191,7 @@ def list_trials(sweep: Sweep) -> None:
     fields = [[name, *(text_of(values[name]) for values in each)] for name in sweep.search.fields]
     counts = [f"{sweep.run_of(values).model.with_data().parameter_count():,}" for values in each]
     numbers = map(str, range(1, len(each) + 1))
-    print_table(["", *numbers], [fields, [["parameters", *counts]]], shutil.get_terminal_size((120, 24)).columns)
+    print_table(["", *numbers], [fields, [["parameters", *counts]]])
     print("dry run  nothing was written")
 
 

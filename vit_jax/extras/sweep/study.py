@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from ... import runs
+from ...config.run import RunConfig
 from ...errors import Field, UserError
 from ...files.locks import is_locked, lock_file
-from ...files.places import publish_several
+from ...files.places import check_dir, join, local_copy, publish_several
 from ...files.reading import show_path
-from ...runs.several import STUDY
+from ...runs.check import check_name
+from ...runs.choice import same_identity
+from ...runs.several import OLD_SWEEP, STUDY, is_run, members
+from ...runs.values import flat
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -107,13 +113,15 @@ class Search:
 
     def spaces(self) -> dict[str, Range | list[Any]]:
         """What Optuna chooses of. Numbers of which every combination is trained are a range, which may become wider."""
-        return {name: self._space(each) for name, each in self.fields.items()}
-
-    def _space(self, values: Sequence[Any] | Range) -> Range | list[Any]:
-        if isinstance(values, Range):
-            return values
-        numbers = not self.trials and all(type(value) in (int, float) for value in values)
-        return Range(min(values), max(values)) if numbers else [*map(choice, values)]
+        found: dict[str, Range | list[Any]] = {}
+        for name, values in self.fields.items():
+            if isinstance(values, Range):
+                found[name] = values
+            elif not self.trials and all(type(value) in (int, float) for value in values):
+                found[name] = Range(min(values), max(values))
+            else:
+                found[name] = [*map(choice, values)]
+        return found
 
     def suggest(self, trial: Trial) -> None:
         """Have a trial choose the values that it does not have yet."""
@@ -158,6 +166,31 @@ def choice(value: Any) -> Any:
     return ",".join(map(str, value)) or "none" if isinstance(value, tuple) else value
 
 
+def folder_of_sweep(
+    search: Search, run_of: Callable[[Mapping[str, Any]], RunConfig], run: RunConfig, preset: str
+) -> Path:
+    """The folder of a sweep, which is free or has this sweep already; of its runs one is looked at."""
+    name = check_name(run.name or f"{preset}-sweep")
+    check_dir(run.dir)
+    folder = Path(local_copy(join(run.dir, name)))
+    shown = show_path(folder)
+    if is_run(folder) or members(folder):
+        raise UserError(shown, "is a run and no sweep", WANTED)
+    if (folder / OLD_SWEEP).is_file():
+        raise UserError(shown, "is a sweep of an earlier version, whose runs can be read but not added to", WANTED)
+    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder] if os.path.lexists(folder) else []
+    if not (folder / STUDY).is_file() and any(not path.name.startswith(".") for path in inside):
+        raise UserError(shown, "exists and is no sweep", WANTED)
+    found = (runs.Run(path) for each in inside for path in (each, *members(each)) if is_run(path))
+    if there := next(found, None):
+        known = {name: value for name, (value, _) in flat(there.config()).items()}
+        if other := search.fields.keys() - known.keys():
+            raise UserError(shown, f"holds another sweep, whose runs have no {sorted(other)[0]}", WANTED)
+        its = run_of({name: known[name] for name in search.fields})
+        same_identity(there, replace(its, seed=known["seed"]) if there.path.parent != folder else its)
+    return folder
+
+
 @contextlib.contextmanager
 def open_study(folder: Path, search: Search, metric: str, sign: int) -> Iterator[Study]:
     """The study in a folder, made where it is missing; `sign` is 1 if more of the metric is better, else -1."""
@@ -182,7 +215,6 @@ def open_study(folder: Path, search: Search, metric: str, sign: int) -> Iterator
 
 
 def _opened(folder: Path, sign: int) -> Study:
-    """The study in a folder, old or new."""
     import optuna
     from sqlalchemy.engine import URL
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
+import shlex
 import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,15 +22,14 @@ from ... import runs
 from ...config.gone import check_arguments
 from ...config.run import RunConfig
 from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
-from ...files.places import check_dir, is_kept, is_written, join, kept_at, local_copy
+from ...files.output import print_table
+from ...files.places import is_kept, is_written, join, kept_at, local_copy
 from ...files.reading import show_path
-from ...files.terminal import printable
+from ...files.terminal import print_wrapped, printable
 from ...machine.libraries import require
 from ...reports.compare import text_of
-from ...reports.comparison import is_number
-from ...runs.check import check_name, check_run
-from ...runs.choice import same_identity
-from ...runs.several import OLD_SWEEP, STUDY, is_run, members
+from ...reports.comparison import gather, is_number
+from ...runs.check import check_run
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec
 from ...training.events import Event, Summary
@@ -38,17 +37,17 @@ from ...training.preflight import checked_arguments, preflight
 from ...training.setup import open_data, plan, with_data
 from ...training.train import steps
 from ...weights.start.start import check as check_start
-from .report import show
+from ..report.tables import command_of
 from .study import (
     ENDED,
     RETRIED,
     VALUES,
-    WANTED,
     Pruner,
     Range,
     Sampler,
     Search,
     folder_of,
+    folder_of_sweep,
     newest,
     next_trial,
     open_study,
@@ -170,7 +169,7 @@ def prepare(
             preflight(check_run(run))
             if run.init or run.init_encoder:
                 check_start(run)
-    folder = _folder_of_sweep(search, run_of, first, preset)
+    folder = folder_of_sweep(search, run_of, first, preset)
     runs.check_place(folder)
     metric, sign = _check_data(checked, given)
     return Sweep(folder, search, run_of, first, metric, sign)
@@ -222,31 +221,6 @@ def _check_data(checked: Mapping[str, RunConfig], given: Given | None) -> tuple[
 def _read_as(run: RunConfig) -> tuple[Any, ...]:
     """What the sizes of the data depend on."""
     return run.data, run.model.pixels()
-
-
-def _folder_of_sweep(
-    search: Search, run_of: Callable[[Mapping[str, Any]], RunConfig], run: RunConfig, preset: str
-) -> Path:
-    """The folder of a sweep, which is free or has this sweep already; of its runs one is looked at."""
-    name = check_name(run.name or f"{preset}-sweep")
-    check_dir(run.dir)
-    folder = Path(local_copy(join(run.dir, name)))
-    shown = show_path(folder)
-    if is_run(folder) or members(folder):
-        raise UserError(shown, "is a run and no sweep", WANTED)
-    if (folder / OLD_SWEEP).is_file():
-        raise UserError(shown, "is a sweep of an earlier version, whose runs can be read but not added to", WANTED)
-    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder] if os.path.lexists(folder) else []
-    if not (folder / STUDY).is_file() and any(not path.name.startswith(".") for path in inside):
-        raise UserError(shown, "exists and is no sweep", WANTED)
-    found = (runs.Run(path) for each in inside for path in (each, *members(each)) if is_run(path))
-    if there := next(found, None):
-        known = {name: value for name, (value, _) in flat(there.config()).items()}
-        if other := search.fields.keys() - known.keys():
-            raise UserError(shown, f"holds another sweep, whose runs have no {sorted(other)[0]}", WANTED)
-        its = run_of({name: known[name] for name in search.fields})
-        same_identity(there, replace(its, seed=known["seed"]) if there.path.parent != folder else its)
-    return folder
 
 
 # ------------------------------------------------------------------------------------------------------- training
@@ -316,10 +290,9 @@ def _train_trial(study: Study, trial: Trial, sweep: Sweep, steps_of: Steps) -> N
 def _check_unused(each: Sequence[RunConfig]) -> None:
     """Raise UserError where another process writes a run in a store, which has no locks."""
     for run in each:
-        if is_kept(run.dir) and is_written(Path(local_copy(join(run.dir, run.name)))):
-            raise UserError(
-                join(run.dir, run.name), "in use by another process", "wait for it, or choose another `name`"
-            )
+        place = join(run.dir, run.name)
+        if is_kept(place) and is_written(Path(local_copy(place))):
+            raise UserError(place, "in use by another process", "wait for it, or choose another `name`")
 
 
 def _followed(study: Study, trial: Trial, sweep: Sweep, run: RunConfig, steps_of: Steps) -> tuple[str, float] | None:
@@ -378,3 +351,29 @@ def _points(study: Study, sweep: Sweep) -> list[dict[str, Any]]:
         if trial.params
     ]
     return sorted(points, key=lambda point: -sweep.sign * statistics.fmean(point["values"] or [-sweep.sign * math.inf]))
+
+
+def show(folder: Path, metric: str, points: Sequence[Mapping[str, Any]]) -> None:
+    """Print the table of the trials of a sweep, and how to repeat the best one."""
+    name = f"validation {metric.replace('_', ' ')}"
+    means = [f"{statistics.fmean(point['values']):.4f}" if point["values"] else "-" for point in points]
+    fields = [[field, *(text_of(point["fields"][field]) for point in points)] for field in points[0]["fields"]]
+    results = [[name, *means], ["ended", *(point["ended"].partition(":")[0] for point in points)]]
+    print()
+    titles = ["trial", *(point["name"] for point in points)]
+    print_table(titles, [fields, results])
+    for point in points:
+        if ":" in point["ended"] and not point["values"]:
+            print_wrapped(printable(f"note: {point['name']}: {point['ended']}"))
+    best = points[0]
+    if not best["values"]:
+        print("best       none: no trial has a result on validation")
+        return
+    spread = f" +- {statistics.stdev(best['values']):.4f}" if len(best["values"]) > 1 else ""
+    print(printable(f"best       {best['name']}: {name} {means[0]}{spread}"))
+    print("next:")
+    shown = show_path(folder)
+    out = " --out report.html" if is_kept(shown) else ""
+    line = gather([str((folder / best["name"]).absolute())], damaged=True).lines[0]
+    for command in (command_of(line), f"python -m vit_jax report {shlex.quote(shown)}{out}"):
+        print(printable(f"  {command}"))

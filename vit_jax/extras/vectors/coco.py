@@ -17,17 +17,18 @@ import numpy as np
 from ...errors import Field, UserError, about
 from ...files import strict_json
 from ...files.lines import read_lines
-from ...files.reading import read_regular
+from ...files.reading import check_regular, read_regular
+from ...machine.libraries import report_damage, require
 from ...text.tokenizer import Ids
 from ...text.vocabulary import COURSE, Vocabulary
-from .hdf5 import arrays, width
 
 SOURCE = "coco-features:"
 CAPTIONS, WORDS = "coco2014_captions.h5", "coco2014_vocab.json"
 FEATURES = ("{}2014_vgg16_fc7_pca.h5", "{}2014_vgg16_fc7.h5")  # of train and of val
 FEATURE = "features"
 ADDRESSES = "{}2014_urls.txt"
-LARGEST = 64 << 20  # bytes
+LARGEST = 64 << 20  # bytes of a file of text
+LARGEST_ARRAY = 8 << 30  # bytes
 
 
 class Part(NamedTuple):
@@ -58,7 +59,6 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
 
 
 def _parse_json(path: Path, field: str) -> dict[str, Any]:
-    """The JSON object in a file."""
     try:
         value = strict_json.parse(_content(path, field))
     except ValueError as error:
@@ -81,7 +81,6 @@ def has_part(folder: Path, name: str) -> bool:
 
 
 def read_part(folder: Path, name: str, vocabulary: Vocabulary, wide: int, source: str) -> Part:
-    """The pictures and captions of one part."""
     field = f"data.source {source}"
     file = _of_width(folder, name, wide, field)
     (features,) = arrays(file, {FEATURE: ("f", 2)}, field)
@@ -115,7 +114,8 @@ def read_part(folder: Path, name: str, vocabulary: Vocabulary, wide: int, source
 def _of_width(folder: Path, name: str, wide: int, field: str) -> Path:
     """The file of vectors that are so wide."""
     files = [path for form in FEATURES if (path := folder / form.format(name)).is_file()]
-    widths = {path: width(path, FEATURE, field) for path in files}
+    heads = {path: arrays(path, {FEATURE: ("f", 2)}, field, slice(0, 0))[0] for path in files}
+    widths = {path: head.shape[1] for path, head in heads.items()}
     if not files:
         raise UserError(field, f"there is no {FEATURES[0].format(name)}", "put it there")
     if found := [path for path in files if widths[path] == wide]:
@@ -160,3 +160,35 @@ def _captions(ids: np.ndarray, vocabulary: Vocabulary, name: str, field: str) ->
             field, f"{name}[{bad[0]}] is not {start}, words, {end} and then {null} alone", f"restore {CAPTIONS}"
         )
     return np.where(place < lengths, body, special.pad).astype(np.int32)
+
+
+def arrays(path: Path, names: dict[str, tuple[str, int]], where: str, rows: slice = slice(None)) -> list[np.ndarray]:
+    """Rows of the data sets, {name: (kinds of dtype, axes)}, of an HDF5 file, which strangers may have written: plain
+    ones inside the file alone, of a bounded size.
+    """
+    check_regular(path)
+    if not path.is_file():
+        raise UserError(where, f"there is no {path.name}", "put it there")
+    with require("h5py", "captions"):
+        import h5py
+    found = []
+    with report_damage(where, f"{path.name} cannot be read", "restore it"), h5py.File(path, "r") as file:
+        for name, (kinds, axes) in names.items():
+            _check(h5py, file, name, kinds, axes, f"{where}: {path.name}")
+            found.append(np.asarray(file[name][rows]))
+    return found
+
+
+def _check(h5py: Any, file: Any, name: str, kinds: str, axes: int, where: str) -> None:
+    """Raise UserError where a data set is missing, of another kind, not all in this file, or too large."""
+    link = file.get(name, getlink=True)
+    if link is None or not isinstance(link, h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+        raise UserError(f"{where} has no data set {name!r} of its own", remedy="restore the file")
+    found = file[name]
+    if found.is_virtual or found.external:
+        raise UserError(where, f"{name} lies in other files", "write it into this one")
+    if found.dtype.kind not in kinds or found.ndim != axes:
+        wanted = "whole numbers" if kinds == "iu" else "floating-point numbers"
+        raise UserError(where, f"{name} is {found.dtype} {list(found.shape)}", f"give {wanted} with {axes} axes")
+    if found.nbytes > LARGEST_ARRAY:
+        raise UserError(where, f"{name} states {found.nbytes >> 30} GB", f"give at most {LARGEST_ARRAY >> 30} GB")

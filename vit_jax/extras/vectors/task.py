@@ -26,7 +26,7 @@ from ...tasks.generated import answer
 from ...tasks.predictor import Answer, Predictor
 from ...tasks.worst import summarise_worst, worst, write_worst
 from ...text.record import open_one
-from .config import FeatureData
+from .spec import FeatureData
 from .vectors import Vector, Vectors, checked_vectors, open_features, open_other_features, vectors_in
 
 
@@ -38,6 +38,7 @@ class FeatureDescriber(CaptionWriter):
     """
 
     no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
+    no_explanations = ("the inputs of this network are vectors, which have no patches or words", "leave it out")
     no_features = ("the inputs of this network are features already", "leave the flag out")
 
     def __repr__(self) -> str:
@@ -82,14 +83,12 @@ class CaptionFeatures(Captioning):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionSet:
-        """The vectors and captions of a run, split."""
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
         return open_features(data, c.memory_width, c.text.outputs, run.seed)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> CaptionFeatures:
-        """The task of a run."""
         data = run.data
         assert isinstance(data, FeatureData)
         words = open_one("words", metadata)
@@ -119,7 +118,6 @@ class CaptionFeatures(Captioning):
     def answers(
         self, predictor: FeatureDescriber, inputs: Sequence[Vector], top: int, first: int = 0
     ) -> Iterator[Answer]:
-        """The captions of vectors in files."""
         vectors = predictor.inputs(np.stack([each.values for each in inputs]))
         return map(answer, [each.name for each in inputs], predictor.write(vectors, first))
 

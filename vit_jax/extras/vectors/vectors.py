@@ -18,9 +18,8 @@ from ...files.digests import array_digest
 from ...files.reading import check_regular
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import Vocabulary
-from .coco import FEATURE, SOURCE, Part, has_part, read_part, read_words
-from .config import FeatureData
-from .hdf5 import arrays
+from .coco import FEATURE, SOURCE, Part, arrays, has_part, read_part, read_words
+from .spec import FeatureData
 
 PARTS = {"train": "train", "validation": "val"}  # {our split: the part of the source}
 
@@ -35,7 +34,6 @@ class Vectors:
         return len(self.target)
 
     def subset(self, indices: np.ndarray) -> Vectors:
-        """A split of only these examples."""
         several = [self.references[i] for i in indices] if self.references else ()
         return Vectors(self.part, self.rows[indices], self.target[indices], several)
 
@@ -78,7 +76,8 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
         elif name in held:
             splits[name] = _each_picture(train, held[name], vocabulary)
     content = [array_digest(x) for part in parts.values() for x in (part.features, part.target, part.rows)]
-    pictures, said = (sum(map(count, parts.values())) for count in (lambda p: len(np.unique(p.rows)), _captions))
+    pictures = sum(len(np.unique(part.rows)) for part in parts.values())
+    said = sum(len(part.target) for part in parts.values())
     remark = (
         f"{pictures:,} pictures with {said:,} captions; validation and test have each picture "
         "once, with all its captions as references"
@@ -100,11 +99,7 @@ def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: 
         raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
     read = {split: _read_split(folder, split, words, width, data) for split in there}
     whole = _each_picture(read[name], np.unique(read[name].rows), vocabulary)
-    return Other(name, whole, sum(map(_captions, read.values())), ())
-
-
-def _captions(part: Part) -> int:
-    return len(part.target)
+    return Other(name, whole, sum(len(part.target) for part in read.values()), ())
 
 
 def _read_split(folder: Path, split: str, vocabulary: Vocabulary, width: int, data: FeatureData) -> Part:
@@ -175,31 +170,26 @@ def checked_vectors(values: Any, width: int, where: str) -> np.ndarray:
 
 def _array(file: str, row: int | None) -> np.ndarray:
     """All rows of a file [n, C], or the one with this number [1, C]."""
-    path = Path(file)
+    path, rows = Path(file), slice(None) if row is None else slice(row, row + 1)
     check_regular(path)
     if not path.is_file():
         raise UserError(file, "there is no such file", "give a .npy, .npz or .h5 of vectors, or FILE:ROW")
     if path.suffix.lower() in (".h5", ".hdf5"):
-        rows = slice(None) if row is None else slice(row, row + 1)
         (found,) = arrays(path, {FEATURE: ("f", 2)}, file, rows)
-        return _row(found, None if row is None else 0, file, row)
+    else:
+        found = _numpy_array(path, file)[rows]
+    if row is not None and not len(found):
+        raise UserError(f"{file}:{row}", f"there is no row {row}", "count rows from 0")
+    return found
+
+
+def _numpy_array(path: Path, file: str) -> np.ndarray:
+    """The vectors in a file of numpy, [n, C]."""
     try:
-        if path.suffix.lower() == ".npz":
-            found = read_arrays(path, (FEATURE,))[FEATURE]
-        else:
-            found = read_array(path)
+        found = read_arrays(path, (FEATURE,))[FEATURE] if path.suffix.lower() == ".npz" else read_array(path)
     except (ValueError, OSError, KeyError) as error:
-        raise UserError(
-            file, "cannot be read as vectors", f"give a .npy [n, C], or a .npz or .h5 with an array named {FEATURE}"
-        ) from error
+        remedy = f"give a .npy [n, C], or a .npz or .h5 with an array named {FEATURE}"
+        raise UserError(file, "cannot be read as vectors", remedy) from error
     if found.ndim not in (1, 2) or not found.size:
         raise UserError(file, f"is {found.dtype} {list(found.shape)}", "give vectors [C] or [n, C]")
-    return _row(np.atleast_2d(found), row, file, row)
-
-
-def _row(found: np.ndarray, at: int | None, file: str, row: int | None) -> np.ndarray:
-    if at is None:
-        return found
-    if at >= len(found):
-        raise UserError(f"{file}:{row}", f"there is no row {row}", "count rows from 0")
-    return found[at : at + 1]
+    return np.atleast_2d(found)

@@ -15,6 +15,7 @@ from ...figures.figure import drawn
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.captioner import Captioner
+from ..capability import EXPLAIN_STEPS
 from ..classify.draw import visible
 from ..generated import Writer, tokens_and_end, value
 from ..images import ImagePredictor
@@ -82,7 +83,9 @@ class Describer(CaptionWriter, ImagePredictor):
         return attention(self.task, self.model, self.inputs([image]))
 
     @with_fixed_settings
-    def explain(self, images: Any, method: str = "ig", class_name: str = "", steps: int = 16, batch: int = 1) -> Any:
+    def explain(
+        self, images: Any, method: str = "ig", class_name: str = "", steps: int = EXPLAIN_STEPS, batch: int = 1
+    ) -> Any:
         """Which part of each image counted for each token of its caption, as of `Translator.explain`.
 
         Returns CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.

@@ -18,6 +18,7 @@ from ...files.shown import predictions
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.vit import ViT
+from ..capability import EXPLAIN_BATCH, EXPLAIN_STEPS
 from ..images import ImagePredictor
 from ..predictor import BATCH, Predictor, batches, check_positive
 from .draw import draw_attention
@@ -193,8 +194,8 @@ class Classifier(ImagePredictor):
         images: Any,
         method: str = "ig",
         class_name: str = "",
-        steps: int = 16,
-        batch: int = 16,
+        steps: int = EXPLAIN_STEPS,
+        batch: int = EXPLAIN_BATCH,
         measured: bool = True,
     ) -> Any:
         """What counted in each image for what the network says of it, patch by patch.

@@ -19,6 +19,7 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
+from ..capability import EXPLAIN_STEPS
 from ..generated import Writer, tokens_and_end, value
 from ..predictor import BATCH, check_batch
 from .encoding import Encoded, encode, note_scores
@@ -174,7 +175,7 @@ class Translator(Writer):
         texts: str | Iterable[str],
         method: str = "ig",
         class_name: str = "",
-        steps: int = 16,
+        steps: int = EXPLAIN_STEPS,
         batch: int = 1,
     ) -> Any:
         """Which tokens of each text counted for each token of its translation.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,26 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...augmentation.config import ImageAugment
-from ...config import flags
-from ...config.fields import option
-from ...config.run import AugmentConfig, DataConfig, RunConfig
-from ...data.images.config import ImageData
-from ...errors import DONE, Field, UserError
-from ...files.destination import check_output
-from ...files.terminal import run_command
-from ...machine import backend
-from ...machine.numerics import random_key, with_fixed_settings
-from ...presets.table import preset
-from ...runs.check import check_complete, check_run
-from ...tasks.image_spec import TakesImages
-from ...tasks.table import task_spec
+from ..augmentation.config import ImageAugment
+from ..config import flags
+from ..config.fields import option
+from ..config.run import AugmentConfig, DataConfig, RunConfig
+from ..data.images.config import ImageData
+from ..errors import DONE, Field, UserError
+from ..figures.figure import GREY, AnyPath, aspect, put, sheet
+from ..files.destination import check_output
+from ..files.output import shorten
+from ..files.terminal import run_command
+from ..machine import backend
+from ..machine.numerics import random_key, with_fixed_settings
+from ..presets.table import preset
+from ..runs.check import check_complete, check_run
+from ..tasks.image_spec import TakesImages
+from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
     import jax
 
 USAGE = "vit-jax sheet PRESET FILE.png"
 LISTED = 2  # classes that the line under a mixed view names
+CELL, GAP, NAME, TOP = 0.95, 0.06, 1.05, 0.75  # inches: a picture's width, between pictures, for names, for the title
 
 
 @dataclass(frozen=True)
@@ -77,18 +79,13 @@ def command(arguments: list[str]) -> int:
     """The body of the command; returns its exit code."""
     name, file, run, o = parse(arguments)
     run = check_complete(check_run(replace(run, data=o.data, augment=o.augment, seed=o.seed)))
-    _check_counts(o)
+    if o.augment.mixes and o.images % 2:  # type: ignore[attr-defined]  # an ImageAugment
+        raise UserError(Field("images"), f"is {o.images}, but neighbours are mixed", "give an even number")
     backend.configure_jax()
     drawn = views_of(run, o.images, o.views)
     drawn.draw(file, f"{name}: what training sees of {len(drawn.originals)} images", settings(o.augment))
     print(f"{file}: {len(drawn.originals)} images, {o.views} views of each")
     return DONE
-
-
-def _check_counts(o: Options) -> None:
-    """Raise UserError unless every image has a neighbour that it can be mixed with, where they are mixed."""
-    if o.augment.mixes and o.images % 2:  # type: ignore[attr-defined]  # an ImageAugment
-        raise UserError(Field("images"), f"is {o.images}, but neighbours are mixed", "give an even number")
 
 
 def settings(augment: Any) -> str:
@@ -111,12 +108,27 @@ class Sheet:
     targets: np.ndarray | None  # float32 [n, V, K]
     class_names: tuple[str, ...]
 
-    def draw(self, path: str | os.PathLike[str], title: str, caption: str) -> None:
-        """Write the contact sheet as a PNG."""
-        from .views import draw_views
-
-        under = None if self.targets is None else [[self.shares(view) for view in row] for row in self.targets]
-        draw_views(path, self.originals, self.views, self.labels, under, title, caption)
+    def draw(self, path: AnyPath, title: str, caption: str) -> None:
+        """Write the contact sheet as a PNG: images one below the other, and right of each its views."""
+        height = CELL * aspect(self.originals)
+        down = height + (0.22 if self.targets is not None else GAP)
+        first = NAME + CELL + 0.2  # where the views begin
+        width = first + self.views.shape[1] * (CELL + GAP) + 0.1
+        with sheet(path, width, TOP + 0.25 + len(self.originals) * down + 0.1) as ax:
+            ax.text(0.15, 0.3, title, size=13, weight="bold")
+            ax.text(0.15, 0.55, shorten(caption, round(width * 13)), size=9, color=GREY)
+            ax.text(NAME + CELL / 2, TOP + 0.12, "image", ha="center", size=9, color=GREY)
+            ax.text(first, TOP + 0.12, "views", size=9, color=GREY)
+            for i, (image, name) in enumerate(zip(self.originals, self.labels, strict=True)):
+                y = TOP + 0.25 + i * down
+                ax.text(NAME - 0.1, y + height / 2, shorten(name, 13), ha="right", va="center", size=9)
+                put(ax, image, NAME, y, CELL, height, vmin=0, vmax=255)
+                for k, view in enumerate(self.views[i]):
+                    x = first + k * (CELL + GAP)
+                    put(ax, view, x, y, CELL, height, vmin=0, vmax=255)
+                    if self.targets is not None:
+                        line = shorten(self.shares(self.targets[i, k]), 24)
+                        ax.text(x + CELL / 2, y + height + 0.11, line, ha="center", va="center", size=5.2, color=GREY)
 
     def shares(self, target: np.ndarray) -> str:
         """The largest classes of a target, float32 [K], in words."""
@@ -130,12 +142,12 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     import jax
     import jax.numpy as jnp
 
-    from ...augmentation.batch import augment
-    from ...data.images.labels import labels_of
-    from ...data.images.open import open_images
-    from ...data.order import SHUFFLE, permutation
-    from ...models.layers import fold
-    from ...tasks.classify.kinds.table import kind_of
+    from ..augmentation.batch import augment
+    from ..data.images.labels import labels_of
+    from ..data.images.open import open_images
+    from ..data.order import SHUFFLE, permutation
+    from ..models.layers import fold
+    from ..tasks.classify.kinds.table import kind_of
 
     c, data, config = run.model, run.data, run.augment
     assert isinstance(c, TakesImages) and isinstance(data, ImageData) and isinstance(config, ImageAugment)

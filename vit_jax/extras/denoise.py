@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...data.order import CORRUPTION, TokenOrder, permutation
-from ...data.texts.config import SentenceData
-from ...data.texts.flat import Flat
-from ...data.texts.sentences import Sentences
-from ...errors import Field, UserError
-from ...text.tokenizer import Tokenizer
+from ..data.order import CORRUPTION, TokenOrder, permutation
+from ..data.texts.config import SentenceData
+from ..data.texts.flat import Flat
+from ..data.texts.sentences import Sentences
+from ..errors import Field, UserError
+from ..text.tokenizer import Tokenizer
 
 SENTINEL = "<extra_id_{}>"  # stands for the span of that number that was taken out
 RATE = 0.15  # share of tokens that is taken out
@@ -64,7 +64,6 @@ class Corruption:
         return 1
 
     def split(self, texts: Flat, *how: Any) -> Denoised:
-        """Texts that are corrupted so; the rest is as `Denoised` takes it."""
         return Denoised(texts, self, *how)
 
 
@@ -75,7 +74,6 @@ def segments(items: int, count: int, *seed: int) -> np.ndarray:
 
 
 def corruption_of(data: SentenceData, source: Tokenizer, seed: int) -> Corruption:
-    """The corruption that a run states."""
     found = [source.number(SENTINEL.format(i)) for i in range(MOST)]
     known = found[: found.index(None)] if None in found else found
     out = Corruption(RATE, data.corrupt_length, np.array(known, np.int32), seed)
@@ -146,17 +144,14 @@ class Denoised(Sentences):
         return ()
 
     def ordered(self, order: TokenOrder) -> EpochOrder:
-        """The order, with the epochs."""
         return EpochOrder(order, len(self))
 
     def subset(self, indices: np.ndarray) -> Denoised:
-        """A split of only these texts."""
         few, numbers = self.flat.take(indices), self.numbers[indices]
         after = self.after.tolist()
         return Denoised(few, self.corruption, after, self.lengths, self.tokens, self.title, self.pads, numbers)
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """As of Sentences."""
         return self._pairs(indices, int(self.padded[indices % len(self)].max()))
 
     def _pairs(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:

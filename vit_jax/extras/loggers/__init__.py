@@ -1,1 +1,0 @@
-"""Where the rows of metrics go besides metrics.jsonl."""

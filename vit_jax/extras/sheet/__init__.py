@@ -1,1 +1,0 @@
-"""A contact sheet of what augmentation makes of images."""
