@@ -84,6 +84,9 @@ TWIN_READS = {
     "evaluation": r"data(\..+)?",
     "train": r"(files|presets|runs|text|data)(\..+)?|machine\.memory",
 }
+PRODUCT = ("vit_jax", "convert", "torch_ref")
+PACKAGES = (*PRODUCT, "tests", "benchmarks")
+OLDER = "benchmarks.worker"  # which runs older checkouts, too
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -381,9 +384,27 @@ def twin_violations(root: Path) -> list[str]:
 
 
 def test_the_house_is_in_order():
-    assert all(read(ROOT, package) for package in ("vit_jax", "convert", "torch_ref")), "no source found"
+    assert all(read(ROOT, package) for package in PRODUCT), "no source found"
     assert not violations(ROOT)
     assert set(ROOMS) == {path.parent.name for path in (ROOT / "vit_jax").glob("*/__init__.py")}
+
+
+def absent(root: Path) -> list[str]:
+    """Imports of files that are not there: type checkers pass over them."""
+    whole = {module: its for package in PACKAGES for module, its in read(root, package).items()}
+    return [
+        f"{module}: imports {name}, which is not there"
+        for module, its in whole.items()
+        for name, _ in its
+        if name.partition(".")[0] in PRODUCT and name not in whole and module != OLDER
+    ]
+
+
+def test_every_file_that_is_imported_is_there(tmp_path):
+    assert not absent(ROOT)
+    assert absent(plant(tmp_path, {"tests/test_a.py": "from vit_jax.models import vit"})) == [
+        "tests.test_a: imports vit_jax.models, which is not there"
+    ]
 
 
 def test_networks_and_tasks_are_named_in_their_own_rooms_alone():
@@ -421,7 +442,7 @@ def test_naming_one_elsewhere_is_found(tmp_path, source):
 
 
 def test_no_room_is_named_after_nothing():
-    for package in ("vit_jax", "convert", "torch_ref", "tests", "benchmarks"):
+    for package in PACKAGES:
         assert not [p for p in (ROOT / package).rglob("*.py") if p.stem in NO_NAMES or p.parent.name in NO_NAMES]
 
 
@@ -856,7 +877,7 @@ def open_choices(trees: dict[str, ast.Module]) -> list[str]:
 
 def parsed(root: Path) -> dict[str, ast.Module]:
     """{file: its tree} of the three packages under a root."""
-    paths = (path for package in ("vit_jax", "convert", "torch_ref") for path in sorted((root / package).rglob("*.py")))
+    paths = (path for package in PRODUCT for path in sorted((root / package).rglob("*.py")))
     return {str(path.relative_to(root)): tree_of(path) for path in paths}
 
 

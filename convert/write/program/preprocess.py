@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from vit_jax.data.images.preprocess import Preprocess
 
-    from .arrays import Arrays
-
+Arrays = Any  # the operations on arrays of jax or on values of an ONNX graph: jax_arrays, onnx_arrays
 UNITS = float(1 << 22)  # of a weight: PRECISION_BITS in Resample.c
 CHANNELS_FIRST, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
