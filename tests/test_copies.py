@@ -6,7 +6,7 @@ import pytest
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_tfds
 from tests.loopback_s3 import serving
 from vit_jax.data.captions.captioned import find_captions, without_captions
-from vit_jax.data.eval_data import open_other_images
+from vit_jax.data.images.open import open_other_images
 from vit_jax.errors import UserError
 from vit_jax.extras.sets.prepare import Contents, write_set
 

@@ -15,8 +15,8 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.labels import labels_of
 from vit_jax.data.images.sources.layout import WHOLE
 from vit_jax.data.images.tables.columns import Declared
+from vit_jax.data.images.tables.files import find_table, metadata_in
 from vit_jax.data.images.tables.open import describe, open_table, open_test_table, read_table
-from vit_jax.data.images.tables.places import find_table, metadata_in
 from vit_jax.data.images.tables.rows import read_rows
 from vit_jax.errors import UserError
 

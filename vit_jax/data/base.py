@@ -6,14 +6,47 @@ a whole `Split`. All arrays are numpy arrays on the host; n is the number of exa
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ..errors import UserError
-from .listing import Listing
+
+PARTS = 64  # most stretches of a split
+
+
+class Listing(NamedTuple):
+    """The n examples of a source's split, in stretches of equal length."""
+
+    parts: list[str]
+    n: int
+    name: Callable[[int], str]  # of an example, in messages
+
+    @classmethod
+    def of(cls, digests: np.ndarray, name: Callable[[int], str]) -> Listing:
+        """That of examples with these digests, uint8 [n, bytes]."""
+        every = _every(len(digests))
+        stretches = (digests[start : start + every] for start in range(0, len(digests), every))
+        return cls([hashlib.blake2b(part.tobytes(), digest_size=4).hexdigest() for part in stretches],
+                   len(digests), name)  # fmt: skip
+
+    def first_difference(self, then: Any) -> str:
+        """A clause on the first stretch that is not as it was in the `parts` of as many examples; else empty."""
+        if not isinstance(then, list) or len(then) != len(self.parts):
+            return ""
+        i = next((i for i, pair in enumerate(zip(self.parts, then, strict=True)) if pair[0] != pair[1]), -1)
+        every = _every(self.n)
+        among = f"one of the {every} from {self.name(i * every)} on" if every > 1 else self.name(i)
+        return f"its first example that is not as it was is {among}" if i >= 0 else ""
+
+
+def _every(n: int) -> int:
+    """Examples in a stretch."""
+    return max(1, -(-n // PARTS))
+
 
 Rows = Callable[[int], np.ndarray] | None  # of a batch of so many, those that this host takes, int [k]; None: all
 
@@ -145,3 +178,13 @@ class Data(Protocol):
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
         """The order of training; with `batches` only the first examples that fill so many are taken."""
+
+
+@dataclass(frozen=True)
+class Other:
+    """One split of other data than that which a network was trained on."""
+
+    name: str  # of the split; "all" where the data has no splits
+    split: Any
+    total: int
+    remarks: tuple[str, ...]

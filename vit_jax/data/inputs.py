@@ -12,10 +12,9 @@ import numpy as np
 
 from ..errors import UserError
 from .images.high_bit_depth import extent_of, remark_on
-from .images.preprocess import Preprocess, decode_image, is_wide, open_image
+from .images.preprocess import Preprocess, Unreadable, decode_image, is_wide, open_image
 from .images.sources.arrays import narrowed
-from .images.sources.sequences import eight_bits
-from .unreadable import Unreadable
+from .images.sources.given import eight_bits
 
 _WANTED = "give paths, Pillow images or uint8 arrays"
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from ...data.images.config import TABLE
 from ...data.images.preprocess import EXTENSIONS
+from ...data.images.sources.layout import Folder, Unused
 from ...data.images.tables.columns import Declared
+from ...data.images.tables.files import find_table
 from ...data.images.tables.open import table_files
-from ...data.images.tables.places import find_table
-from ...data.images.tree import Folder, Unused
 from ...data.inputs import Stored
 from ...data.items import Asked, Items, open_image_items, source_named
 from ...errors import UserError

@@ -22,9 +22,9 @@ from ..images.high_bit_depth import Range
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
+from ..images.sources.given import Sequenced, halves
 from ..images.sources.item_images import examples_of
-from ..images.sources.sequences import Sequenced, halves
-from ..images.tree import Folder, Unused
+from ..images.sources.layout import Folder, Unused
 from ..items import Asked, open_image_items, source_named
 from .config import GIVEN, TABLE
 

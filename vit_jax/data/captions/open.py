@@ -19,23 +19,20 @@ from ...text.record import make_one
 from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
-from ..base import Given
-from ..eval_data import Other
+from ..base import Given, Other
 from ..images.blocks import BlockOrder, Blocks, blocks_in, blocks_of
 from ..images.pixels import Images, check_ranges
-from ..images.preprocess import Preprocess
+from ..images.preprocess import Preprocess, left_out, refuse_unreadable, stood_in
 from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
 from ..images.sources.layout import WHOLE
 from ..images.statistics import statistics
 from ..items import source_named
 from ..order import SHUFFLE, Order, permutation
-from ..unreadable import left_out, refuse_unreadable, stood_in
 from . import shapes
-from .caption_set import CaptionSet, hold_out_images, identity_of
+from .caption_set import Captions, CaptionSet, hold_out_images, identity_of
 from .captioned import COCO, FOLDER, Found, find_captions, without_captions
 from .config import GIVEN, SHAPES, CaptionData
-from .split import Captions
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
 SPLITS = {"validation": 500, "test": 500, "unseen": 300}

@@ -13,8 +13,8 @@ from ...config.fields import Size, execution, identity
 from ...config.outputs import Target
 from ...config.run import DataConfig
 from ...errors import UserError
-from ..fetch.places import data_dir
 from ..order import Sampling
+from ..prepared import data_dir
 
 # {split: the names that people give it}
 SPLITS = {

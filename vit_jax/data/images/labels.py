@@ -15,8 +15,7 @@ import numpy as np
 from ...config.hints import nearest
 from ...config.outputs import Outputs
 from ...errors import UserError
-from ..folds import Positives, hold_out_groups
-from ..order import hold_out
+from ..order import Positives, hold_out, hold_out_groups
 from .config import composed, numbered_classes
 from .sources.base import Source
 from .sources.layout import WHOLE

@@ -13,13 +13,12 @@ from ...errors import UserError
 from ...files.digests import array_digest
 from ...files.places import StoreError
 from ...machine import backend
-from ..listing import Listing
+from ..base import Listing
 from ..progress import progress
 from . import identity
 from .config import FittedImages
 from .high_bit_depth import Extent, Kind, extent_of, range_for, remark_on
-from .jpeg import decode_unchanged
-from .preprocess import Preprocess, decode_image
+from .preprocess import Preprocess, decode_image, decode_unchanged
 from .sources.arrays import Arrays
 from .sources.base import Examples, Stamps
 from .sources.index import Index, find, save

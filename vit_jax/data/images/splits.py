@@ -1,4 +1,7 @@
-"""Examples of a split, and a set of images as its splits."""
+"""Examples of a split, a set of images as its splits, and those that a source lacks, held out from train.
+
+What is held out, shares or a fold, is alike in all labels, and keeps groups whole.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from typing import Any
 import numpy as np
 
 from ...config.outputs import Outputs
-from ..base import Rows, same_content
+from ...errors import Field, UserError
+from ..base import Listing, Rows, same_content
 from ..items import Reading
-from ..listing import Listing
-from ..order import Order, SampledOrder, Sampling, count_taken
+from ..order import FOLDS, TEST, VALIDATION, Order, SampledOrder, Sampling, assign_folds, count_taken
 from .blocks import BlockOrder, Blocks, read_ahead, read_in_order
+from .config import ImageData
 from .high_bit_depth import remark_on
 from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
+from .sources.base import Source
 
 
 class Split:
@@ -135,3 +140,66 @@ class Dataset:
         if self.sampling != "natural" and not batches:
             return SampledOrder(self.splits["train"].labels, batch, seed, self.sampling)
         return Order(n, batch, seed, repeats=1 if batches else self.repeats)
+
+
+def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, seed: int) -> dict[str, Any]:
+    """train, validation and test of a source."""
+    splits, kind, groups = {**splits}, labels_of(source.outputs), source.groups.get("train")
+    if data.folds:
+        _hold_out_fold(data, splits, source)
+    # Test first and without the run's seed, so that it does not depend on the seed or on data.validation.
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
+        if name in splits or not share:
+            continue
+        train = splits["train"]
+        group = None if groups is None else groups[train.rows]
+        stay, held = kind.hold_out(train.labels, group, share, *salt)
+        if not len(held):
+            what, remedy = f"{share} of {len(train)} examples leaves {name} empty", "give a larger share, or 0 for no "
+            if group is not None and (group == group[0]).all():
+                one, other = f"group ({data.group})", "leave data.group out"
+                if not data.group:
+                    one, other = "block, which blocks hold out whole", "give `data.order global`"
+                what, remedy = f"{what}: they are one {one}", f"{other}, or give 0 for no "
+            raise UserError(Field(f"data.{name}"), what, f"{remedy}such split")
+        splits["train"], splits[name] = train.subset(stay), train.subset(held)
+    return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
+
+
+def _hold_out_fold(data: ImageData, splits: dict[str, Any], source: Source) -> None:
+    """Hold out a fold of train, as test or else as validation. Raises UserError."""
+    name = next((each for each in ("test", "validation") if each not in splits), "")
+    if not name:
+        raise UserError(
+            Field("data.folds"),
+            f"is {data.folds}, but the data has validation and test",
+            "leave it out, or give train alone",
+        )
+    train, kind, names, groups = splits["train"], labels_of(source.outputs), source.outputs.names, source.groups
+    group = groups["train"][train.rows] if groups else None
+    parts = len(train) if group is None else len(np.unique(group))
+    if parts < data.folds:
+        counted = "examples" if group is None else f"groups ({data.group})"
+        held = f"are {parts} {counted}" if parts > 1 else f"is 1 of the {counted}"
+        what = f"is {data.folds}, and there {held}"
+        raise UserError(Field("data.folds"), what, f"give {parts} at most" if parts > 1 else "leave it out")
+    fold = assign_folds(len(train), kind.positives(train.labels), group, data.folds, FOLDS)
+    splits["train"], splits[name] = (train.subset(np.flatnonzero(on)) for on in (fold != data.fold, fold == data.fold))
+    few = "give fewer folds, or more examples"
+    for k in range(data.folds):  # all of them, so that none fails after others have been trained
+        there, learned = (kind.present(train.labels[on]) for on in (fold == k, fold != k))
+        if len(alone := np.setdiff1d(there, learned)):
+            raise UserError(Field("data.folds"), f"is {data.folds}, and only fold {k} has {names[alone[0]]}", few)
+        if len(there) < min(kind.least, len(names)):
+            has = ", ".join(names[k] for k in there) or "unknown labels"
+            raise UserError(Field("data.folds"), f"is {data.folds}, and fold {k} has only {has}", few)
+
+
+def unlabelled_remarks(data: ImageData, source: Source) -> tuple[str, ...]:
+    """Which splits have no labels."""
+    remarks = []
+    for name, why in source.unlabelled.items():
+        share = data.test if name == "test" else data.validation
+        instead = f"; {share:.0%} of train is held out as {name} in its place (data.{name})" if share else ""
+        remarks.append(f"{why} and is left out{instead}")
+    return tuple(remarks)

@@ -21,9 +21,8 @@ from .config import GIVEN, ImageData, numbered_classes
 from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
-from .sources.given import open_given
-from .sources.label_arrays import typed_labels
-from .sources.sequences import NAMES, as_image, class_names_of, is_sequence
+from .sources.arrays import typed_labels
+from .sources.given import NAMES, as_image, class_names_of, is_sequence, open_given
 from .splits import Dataset, Split
 from .statistics import statistics
 

@@ -23,12 +23,20 @@ from ...text.vocabulary import closed_vocabulary
 from ..base import Given, not_given
 from ..items import source_named
 from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
-from . import cached, numbers
+from . import numbers
 from .config import GIVEN, TEXTS, SentenceData
-from .encode import Encoder, TextEncoder, cut_remark
-from .flat import Flat, gather_sentences
+from .corpus import (
+    Corpus,
+    Encoder,
+    TextEncoder,
+    build_corpus,
+    corpus_folder,
+    cut_remark,
+    find_corpus,
+    link_corpus,
+)
 from .pairs import FORMS, Chosen, InFiles, InTexts, Pairs, are_in_files, find_pairs_of_items, read_pairs
-from .sentences import Sentences, Texts
+from .sentences import Flat, Sentences, Texts, gather_sentences
 
 SPLITTING = 2  # raised with each change of how words are split, after which corpora in the cache are others
 
@@ -101,7 +109,7 @@ def open_other_pairs(
 
 def _open_pairs(
     data: SentenceData, one: bool, seed: int, given: Given | None
-) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], dict[str, cached.Corpus]]:
+) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], dict[str, Corpus]]:
     """({split: pairs}, (source tokenizer, target tokenizer), {split: its ids} where they are in the cache).
 
     With `one`, both tokenizers have the same ids.
@@ -161,22 +169,22 @@ def _open_cached(
     key: Mapping[str, Any],
     tokenizers: Callable[[], tuple[Tokenizer, Tokenizer]],
     seed: int,
-) -> tuple[cached.Corpus | None, tuple[Tokenizer, Tokenizer]]:
+) -> tuple[Corpus | None, tuple[Tokenizer, Tokenizer]]:
     """(the corpus of train in the cache, its tokenizers); without the corpus where it cannot be written there."""
-    folder = cached.place(key)
-    corpus = cached.find(folder)
+    folder = corpus_folder(key)
+    corpus = find_corpus(folder)
     if corpus is None:
         sides = tokenizers()
         try:
-            cached.build(folder, sides, _encoder(data, train, *sides, seed), lambda *both: _digests(data, sides, *both))
+            build_corpus(folder, sides, _encoder(data, train, *sides, seed), lambda *both: _digests(data, sides, *both))
         except OSError:  # a full disk, or a home that cannot be written: then all is in memory
             return None, sides
-        corpus = cached.find(folder)
+        corpus = find_corpus(folder)
         if corpus is None:
             return None, sides
     if data.tokenizer in TRAINED:
         # A run keeps the tokenizer that was trained for it, and when it goes on looks for what that has encoded.
-        cached.also(cached.place({**key, "tokenizer": digest(*corpus.sides)}), folder)
+        link_corpus(corpus_folder({**key, "tokenizer": digest(*corpus.sides)}), folder)
     return corpus, corpus.sides
 
 
@@ -283,7 +291,7 @@ def _encoder(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokeni
     return TextEncoder(data, pairs, source, target, _corruption(data, source, seed)[1])
 
 
-def _encode(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer, seed: int) -> cached.Corpus:
+def _encode(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer, seed: int) -> Corpus:
     """The pairs or texts of a split as ids, in memory. Raises UserError as `Encoder` does."""
     encoder = _encoder(data, pairs, source, target, seed)
     rows = [*encoder]
@@ -292,7 +300,7 @@ def _encode(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokeniz
         for side, tokenizer in enumerate((source, target))
     ]
     sides = source, target
-    return cached.Corpus(sides, flat[0], flat[1], encoder.cut, _digests(data, sides, *flat))
+    return Corpus(sides, flat[0], flat[1], encoder.cut, _digests(data, sides, *flat))
 
 
 def _digests(data: SentenceData, sides: tuple[Tokenizer, Tokenizer], source: Flat, target: Flat) -> tuple[str, str]:
@@ -301,7 +309,7 @@ def _digests(data: SentenceData, sides: tuple[Tokenizer, Tokenizer], source: Fla
     return source.digest(longest, sides[0].ids.pad), target.digest(longest - 1, sides[1].ids.pad)
 
 
-def _make_split(data: SentenceData, pairs: Pairs, name: str, corpus: cached.Corpus, seed: int) -> Sentences:
+def _make_split(data: SentenceData, pairs: Pairs, name: str, corpus: Corpus, seed: int) -> Sentences:
     source, target = corpus.sides
     pads = source.ids.pad, target.ids.pad
     if data.corrupt != "none":

@@ -16,13 +16,13 @@ import numpy as np
 
 from ...config.hints import nearest
 from ...config.outputs import Outputs
-from ...data.fetch.places import data_dir, find_prepared, prepared_around, prepared_in
 from ...data.images.config import numbered_classes
 from ...data.images.sources.arrays import Arrays
 from ...data.images.sources.base import Examples, Source, Stamps, first_line, stamp_files
 from ...data.images.sources.index import Index, find
 from ...data.images.tables.rows import JSON_LINES
 from ...data.items import Asked
+from ...data.prepared import data_dir, find_prepared, prepared_around, prepared_in
 from ...errors import UserError
 from ...files.atomic import read_json
 from ...files.digests import content_digest

@@ -13,8 +13,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ...data.fetch.places import MARK, VERSION
 from ...data.images.preprocess import EXTENSIONS
+from ...data.prepared import MARK, VERSION
 from ...data.progress import progress
 from ...errors import UserError
 from ...files.digests import text_digest

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...data.base import Other
 from ...data.captions.caption_set import CaptionSet, hold_out_images, identity_of
 from ...data.captions.config import other_caption_words
-from ...data.eval_data import Other
 from ...errors import Field, UserError
 from ...files.arrays import read_array, read_arrays
 from ...files.digests import array_digest

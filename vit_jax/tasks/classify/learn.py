@@ -16,11 +16,10 @@ from ...config.dotted import replace_fields
 from ...config.fields import pair
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
-from ...data.base import Given
-from ...data.eval_data import Other, open_other_images
+from ...data.base import Given, Other
 from ...data.images.config import ImageData
 from ...data.images.labels import labels_of
-from ...data.images.open import open_images
+from ...data.images.open import open_images, open_other_images
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split
 from ...data.images.stream import Length, open_stream, stream_in

@@ -13,8 +13,7 @@ import numpy as np
 from jax import Array
 
 from ...config.run import RunConfig
-from ...data.base import Given
-from ...data.eval_data import Other
+from ...data.base import Given, Other
 from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts

@@ -14,9 +14,8 @@ from ....config.outputs import Outputs
 from ....errors import UserError
 from ..config import composed
 from ..preprocess import read_image
-from ..tree import Folder, Unused
 from .base import Examples, Source, Stamps, stamp_files
-from .layout import WHOLE, Layout, find_layout, no_images
+from .layout import WHOLE, Folder, Layout, Unused, find_layout, no_images
 
 _LOOSE = "beside the folders of classes"
 

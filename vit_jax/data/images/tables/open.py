@@ -16,9 +16,8 @@ from ..sources.base import Examples, Source
 from ..sources.folders import Files
 from ..sources.layout import WHOLE
 from .columns import Columns, Declared, choose_columns, file_column, split_of
-from .files import find_files
+from .files import Place, find_files, splits_by_folder
 from .labels import Labels, read_labels
-from .places import Place, splits_by_folder
 from .rows import Rows
 
 _LISTED, _LETTERS = 12, 40

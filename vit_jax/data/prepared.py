@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from ...errors import UserError
-from ...files.atomic import read_json
+from ..errors import UserError
+from ..files.atomic import read_json
 
 FETCHED = {"cifar10": 170, "cifar100": 169, "mnist": 12, "fashion_mnist": 31}  # {an official set: megabytes}
 MARK = "dataset_info.json"  # the file that a prepared set has
