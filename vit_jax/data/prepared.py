@@ -39,9 +39,7 @@ def prepared_in(root: Path) -> dict[str, list[str]]:
 
 
 def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:
-    """The prepared sets in a folder that is not stated as data.dir -> (data.dir, {set: its versions}); None where no
-    set is prepared.
-    """
+    """(data.dir, {set: its versions}) of a folder that is not stated as data.dir; None where no set is prepared."""
     folder = folder.resolve()
     if (folder / MARK).is_file() and re.fullmatch(VERSION, folder.name):
         version, folder = folder.name, folder.parent

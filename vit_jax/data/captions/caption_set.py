@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,39 +13,22 @@ from ...errors import Field, UserError
 from ...files.digests import text_digest
 from ...text.record import record_one
 from ...text.tokenizer import Tokenizer
-from ..base import Listing, Rows, same_content
-from ..images.blocks import read_ahead, read_in_order
+from ..base import Data
+from ..images.blocks import BlockOrder, Pictured
 from ..images.pixels import Images
-from ..items import Reading
 from ..order import TEST, VALIDATION, Order, Positives, count_taken, hold_out, hold_out_groups
-
-if TYPE_CHECKING:
-    from ..images.blocks import BlockOrder
 
 
 @dataclass(frozen=True)
-class CaptionSet:
-    """A set of captions, as the `Data` of a run (see data/base.py)."""
+class CaptionSet(Data):
+    """A set of captions."""
 
-    name: str
     vocabulary: Tokenizer
-    splits: Mapping[str, Any]  # train, then validation, test and others where there are any
-    identity: dict[str, Any]
-    remarks: tuple[str, ...]
 
     @property
     def contents(self) -> str:
         """The size of the vocabulary, as printed."""
         return f"{len(self.vocabulary):,} ids"
-
-    def same_as(self, recorded: dict[str, Any] | None) -> bool:
-        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        return same_content(recorded, self.identity)
-
-    @property
-    def listings(self) -> dict[str, Listing]:
-        """Not known of captions."""
-        return {}
 
     def metadata(self) -> dict[str, Any]:
         """The words, for config.json."""
@@ -55,10 +38,6 @@ class CaptionSet:
     def sizes(self) -> dict[str, int]:
         """The size of the vocabulary, as fields of the network's config."""
         return {"text.target_vocabulary": len(self.vocabulary), "text.outputs": len(self.vocabulary)}
-
-    def step_sizes(self, batch: int) -> dict[str, int]:
-        """{the setting: examples of a training batch}, for the message if that cannot be divided."""
-        return {f"batch {batch}": batch}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order | BlockOrder:
         """The order of training."""
@@ -107,7 +86,7 @@ def identity_of(name: str, vocabulary: Tokenizer, splits: Mapping[str, Any], con
     }
 
 
-class Captions:
+class Captions(Pictured):
     """The n captions of one split as ids, each with the row of its image: rows int [n], target int32 [n, T], boxes
     float [n, O, 4], words int [n, O].
     """
@@ -123,12 +102,10 @@ class Captions:
         references: Sequence[Sequence[str]] = (),
         said: Callable[[int], tuple[Sequence[str], np.ndarray]] | None = None,
     ):
-        self.images, self.rows, self.target = images, rows, target
+        super().__init__(images, rows)
+        self.target = target
         self._boxes, self._words, self._grid, self.references = boxes, words, grid, [*references]
         self._said = said
-
-    def __len__(self) -> int:
-        return len(self.target)
 
     def subset(self, indices: np.ndarray) -> Captions:
         """A split of only these captions."""
@@ -163,18 +140,6 @@ class Captions:
                 if self.references:
                     self.references[i] = captions
         return images
-
-    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Reading | None:
-        """As `blocks.read_ahead`."""
-        return read_ahead(self.images, self.rows, order, start, stop, rows)
-
-    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Reading | None:
-        """As `blocks.read_in_order`."""
-        return read_in_order(self.images, self.rows, parts, rows)
-
-    def name(self, i: int) -> str:
-        """The name of the image of caption i in messages."""
-        return self.images.examples.name(int(self.rows[i]))
 
     @property
     def chance(self) -> float:

@@ -138,9 +138,7 @@ def of_range(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def remark_on(extents: np.ndarray, stated: Range, flag: bool = True) -> tuple[str, ...]:
-    """Sentences on images with more than 8 bits: the values that are there, where they are few of those of the range.
-    Shapes: extents float [n, 4].
-    """
+    """Sentences on images with more than 8 bits, and where their extents, float [n, 4], fill little of the range."""
     kinds, least, greatest, top = extents.T
     wide = (kinds == Kind.WIDE) & ((top == LARGEST) | bool(stated))
     low, high = stated or (0, LARGEST)

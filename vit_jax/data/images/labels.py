@@ -64,9 +64,7 @@ class Labels:
         return labels
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
-        """The labels of other data as a network has them -> (the labels [n, ...]; a remark where they are not matched
-        by name).
-        """
+        """(the labels of other data as a network has them, [n, ...], a remark where they are not matched by name)."""
         raise NotImplementedError
 
     def groups(self, labels: np.ndarray) -> np.ndarray:
@@ -88,10 +86,6 @@ class Labels:
                 of = f"{len(names)} of the {self.contents(outputs)}"
                 out.append(f"{name} has no example of {of} ({listed}){averages}")
         return tuple(out)
-
-    def all(self, source: Source) -> np.ndarray:
-        """0..K-1."""
-        return np.arange(len(source.outputs.names))
 
 
 class Classes(Labels):
@@ -191,7 +185,7 @@ class LabelSets(Labels):
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Labels of the network that the data has no column of are unknown."""
-        labels, known = source.splits[split].labels, self.all(source)
+        labels, known = source.splits[split].labels, np.arange(len(source.outputs.names))
         places, remark = _match_names(field, source.outputs.names, known, network, self.each)
         out = np.full((len(labels), len(network)), UNKNOWN, np.int8)
         out[:, places] = labels
@@ -227,7 +221,7 @@ class Numbers(Labels):
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Every number of the network has to be there."""
-        labels, known = source.splits[split].labels, self.all(source)
+        labels, known = source.splits[split].labels, np.arange(len(source.outputs.names))
         places, remark = _match_names(field, source.outputs.names, known, network, self.each)
         if len(missing := np.setdiff1d(np.arange(len(network)), places)):
             raise UserError(field, f"lacks the number {network[missing[0]]} of the network", "add it")

@@ -49,16 +49,16 @@ class Loaded(NamedTuple):
 class Images:
     """The preprocessed images of one split of a source: in memory (`in_memory`), or decoded when they are taken."""
 
-    def __init__(self, examples: Examples, preprocess: Preprocess, in_memory: bool, threads: int):
+    def __init__(self, examples: Examples, preprocess: Preprocess, in_memory: bool, data: FittedImages):
         self.examples, self.preprocess, self.in_memory = examples, preprocess, in_memory
-        self.threads = threads or backend.cores()
+        self.threads = data.threads or backend.cores()
         self.digest = ""  # of all images, once they are loaded
         self.wide: dict[int, Extent] = {}  # {row: its extent} of those that `take` found to have more than 8 bits
-        self.replaces = False  # whether an image that cannot be read is replaced by its next, of `examples.known`
-        self.room = 1e9  # bytes that may be held of images which are read ahead
+        self.replaces = data.skip_unreadable and examples.known is not None  # one that cannot be read, by its next
+        self.room = data.read_ahead * 1e9  # bytes that may be held of images which are read ahead
         self.stand_ins: dict[int, int] = {}  # {row of such an image: the row whose image and label it has}
         self._pixels: np.ndarray | None = None  # uint8 [n, h, w, C]
-        if isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:])):
+        if isinstance(examples, Arrays) and are_unchanged(examples, preprocess):
             self._pixels = examples.pixels.reshape(-1, *preprocess.image, preprocess.channels)
 
     def __len__(self) -> int:
@@ -244,9 +244,7 @@ class Images:
 
 
 def check_ranges(data: FittedImages, images: Mapping[str, Images], loaded: Mapping[str, Loaded]) -> tuple[str, ...]:
-    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or that of their kind, is not
-    theirs.
-    """
+    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or their kind's, is not theirs."""
     held, misfits = [], []
     for split, found in loaded.items():
         rows = np.delete(np.arange(len(found.extents)), [*found.unreadable])
@@ -281,3 +279,8 @@ def sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """(height, width, channels) of an image of shape (h, w) or (h, w, C)."""
     height, width, *channels = shape
     return height, width, *(channels or [1])  # type: ignore[return-value]
+
+
+def are_unchanged(examples: Examples, preprocess: Preprocess) -> bool:
+    """Whether examples are arrays that stay as they are."""
+    return isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))

@@ -19,9 +19,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...config.fields import Size, pair
 from ...errors import UserError
 from ...files.reading import open_regular, read_regular
-from .config import OPTIONAL
+from .config import OPTIONAL, FittedImages
 from .high_bit_depth import LARGEST, Extent, Range, eight_bits, extent_of, may_be_wide, note_stored, number, wide_pixels
 from .resample import resized_part
 
@@ -167,6 +168,14 @@ class Preprocess:
     range: Range = ()
     trim: tuple[int, int] = (0, 0)
 
+    @classmethod
+    def of(
+        cls, data: FittedImages, image: Size, channels: int, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
+    ) -> Preprocess:
+        """The one that a run states."""
+        how = (data.fit, data.size, data.interpolation, data.background)
+        return cls(pair(image), channels, *how, mean, std, data.range, pair(data.trim))
+
     def check(self, image: Image.Image, name: str) -> Extent:
         """The extent of an image's pixels."""
         extent = extent_of(image)
@@ -304,9 +313,7 @@ LEFT_TO_PILLOW = (b"Exif\0", b"Orientation", b"Adobe", b"MPF\0")
 
 
 def decode_unchanged(encoded: bytes, preprocess: Preprocess) -> np.ndarray | None:
-    """The pixels of a JPEG that the preprocessing leaves as they are, and that simplejpeg decodes as Pillow does ->
-    uint8 [h, w, C].
-    """
+    """uint8 [h, w, C] of a JPEG that stays as it is, and that simplejpeg decodes as Pillow does; None of any other."""
     if encoded[:3] != b"\xff\xd8\xff" or preprocess.range or not (known := equal_kinds()):
         return None
     import simplejpeg

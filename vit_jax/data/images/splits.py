@@ -5,7 +5,7 @@ What is held out, shares or a fold, is alike in all labels, and keeps groups who
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,9 @@ import numpy as np
 
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
-from ..base import Listing, Rows, same_content
-from ..items import Reading
+from ..base import Data
 from ..order import FOLDS, TEST, VALIDATION, Order, SampledOrder, Sampling, assign_folds, count_taken
-from .blocks import BlockOrder, Blocks, read_ahead, read_in_order
+from .blocks import BlockOrder, Blocks, Pictured
 from .config import ImageData
 from .high_bit_depth import remark_on
 from .labels import labels_of
@@ -25,20 +24,15 @@ from .preprocess import Preprocess
 from .sources.base import Source
 
 
-class Split:
+class Split(Pictured):
     """The images and labels of one split: the given rows of a source's split."""
 
     def __init__(self, images: Images, rows: np.ndarray, outputs: Outputs):
-        self.images, self.rows = images, rows  # int [n]: the places of the examples in the source's split
+        super().__init__(images, rows)
         self.outputs = outputs  # what the labels are; of numbers with the mean and std that batches are normalised by
         self.labels: np.ndarray = images.examples.labels[rows]  # [n] or [n, K], see labels.py
-        self.classes: np.ndarray | None = (
-            None  # the classes that macro averages are over, int; None: all of the network
-        )
+        self.classes: np.ndarray | None = None  # int, those that macro averages are over; None: all of the network
         self.groups: np.ndarray | None = None  # int [n], of examples that belong together; None: each is by itself
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def subset(self, indices: np.ndarray) -> Split:
         """A split of only these examples."""
@@ -69,38 +63,21 @@ class Split:
             self.labels[indices] = self.source_labels[self.images.rows_of_labels(rows)]
         return images
 
-    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Reading | None:
-        """As `blocks.read_ahead`."""
-        return read_ahead(self.images, self.rows, order, start, stop, rows)
-
-    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Reading | None:
-        """As `blocks.read_in_order`."""
-        return read_in_order(self.images, self.rows, parts, rows)
-
     def wide_remarks(self) -> tuple[str, ...]:
         """Remarks on pixels of more than 8 bits in the images that were taken."""
         wide = [*self.images.wide.values()]
         return remark_on(np.array(wide).reshape(-1, 4), self.images.preprocess.range)
 
-    def name(self, i: int) -> str:
-        """The name of example i in messages: its file, or its index in the source, such as test[17]."""
-        return self.images.examples.name(int(self.rows[i]))
-
 
 @dataclass(frozen=True)
-class Dataset:
-    """A set of labelled images, as the `Data` of a run (see data/base.py)."""
+class Dataset(Data):
+    """A set of labelled images."""
 
-    name: str
     outputs: Outputs
-    splits: dict[str, Split]
     preprocess: Preprocess
-    identity: dict[str, Any]
-    remarks: tuple[str, ...]
     repeats: int = 1
     sampling: Sampling = "natural"
     stands_in: bool = False  # see sources/base.py
-    listings: Mapping[str, Listing] = field(default_factory=dict)
     blocks: Blocks | None = None
     # What the loss needs of the labels of train, as entries of the metadata: {name: a number for each output}.
     of_loss: Mapping[str, list[float]] = field(default_factory=dict)
@@ -115,10 +92,6 @@ class Dataset:
         """The number of classes, labels or numbers, as printed."""
         return labels_of(self.outputs).contents(self.outputs)
 
-    def same_as(self, recorded: dict[str, Any] | None) -> bool:
-        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        return same_content(recorded, self.identity)
-
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and what the labels are, for config.json."""
         return {"preprocess": self.preprocess.to_dict(), **self.outputs.to_metadata(), **self.of_loss}
@@ -127,10 +100,6 @@ class Dataset:
     def sizes(self) -> dict[str, int]:
         """The number of outputs, as a field of the network's config."""
         return {"classes": len(self.outputs.names)}
-
-    def step_sizes(self, batch: int) -> dict[str, int]:
-        """{the setting: examples of a training batch}, for the message if that cannot be divided."""
-        return {f"batch {batch}": batch}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder | BlockOrder:
         """The order of training."""

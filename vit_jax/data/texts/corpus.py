@@ -48,24 +48,29 @@ class Encoder:
 
     def __iter__(self) -> Iterator[tuple[Rows, Rows]]:
         """(sources, targets) of some pairs after the others."""
-        everything, first = iter(self.pairs), 0
-        while some := list(itertools.islice(everything, CHUNK)):
+        for first, some in self._chunks():
             # The decoder says an end, too.
             texts, rooms = zip(*some, strict=True), (self.longest, self.longest - 1)
             sources, targets = (self._encoded(*each, first) for each in zip((0, 1), rooms, texts, strict=True))
             yield sources, targets
+
+    def _chunks(self) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+        """(the number of the first, some pairs)."""
+        everything, first = iter(self.pairs), 0
+        while some := list(itertools.islice(everything, CHUNK)):
+            yield first, some
             first += len(some)
 
     def _encoded(self, side: int, room: int, texts: tuple[str, ...], first: int) -> Rows:
-        tokenizer, rows = self.sides[side], []
+        tokenizer, rows, where = self.sides[side], [], functools.partial(self._where, side, first)
         for i, text in enumerate(texts):
             if not text.strip():
-                raise UserError(self._where(side, first + i), "is empty", "mend it, or leave the pair out")
+                raise UserError(where(i), "is empty", "mend it, or leave the pair out")
         texts = texts if side else tuple(self.prefix + text for text in texts)
-        for i, found in enumerate(encode_named(tokenizer, texts, lambda i: self._where(side, first + i))):
+        for i, found in enumerate(encode_named(tokenizer, texts, where)):
             if len(found) > room and not self.cuts:
                 raise UserError(
-                    self._where(side, first + i),
+                    where(i),
                     f"{quote(texts[i])} has {len(found)} {tokenizer.unit}, which is more than {room}",
                     "mend it, raise the last of `data.lengths`, or add `data.cut True` to cut all such sentences",
                 )
@@ -73,9 +78,9 @@ class Encoder:
             rows.append(tokenizer.cut(found, room) if len(found) > room else found)
         return rows
 
-    def _where(self, side: int, i: int) -> str:
-        """Names a sentence of pair i of the split."""
-        return f"{self.source}: {place(self.pairs, side, i)}"
+    def _where(self, side: int, first: int, i: int) -> str:
+        """Names a sentence of pair first + i of the split."""
+        return f"{self.source}: {place(self.pairs, side, first + i)}"
 
 
 class TextEncoder(Encoder):
@@ -87,18 +92,12 @@ class TextEncoder(Encoder):
 
     def __iter__(self) -> Iterator[tuple[Rows, Rows]]:
         """(parts of texts, as many empty targets) of some texts after the others."""
-        everything, first = iter(self.pairs), 0
-        while some := list(itertools.islice(everything, CHUNK)):
-            texts = [text for text, _ in some]
-            ids = encode_named(self.sides[1], texts, functools.partial(self._place, first))
+        for first, some in self._chunks():
+            where = functools.partial(self._where, 0, first)
+            ids = encode_named(self.sides[1], [text for text, _ in some], where)
             parts = [x[start : start + self.longest] for x in ids for start in range(0, len(x), self.longest)]
             parts = [part for part in parts if len(part) > 1]  # of one token nothing can be taken out
             yield parts, [np.zeros(0, np.int32)] * len(parts)
-            first += len(some)
-
-    def _place(self, first: int, i: int) -> str:
-        """Names text `first` + i."""
-        return self._where(0, first + i)
 
 
 def cut_remark(split: str, cut: int, pairs: int, longest: int) -> str:

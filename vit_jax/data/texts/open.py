@@ -20,7 +20,7 @@ from ...text.record import digest, make_tokenizers
 from ...text.task_params import prefix_of
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
-from ..base import Given, not_given
+from ..base import Given, Other, choose_split, not_given
 from ..items import source_named
 from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
 from . import numbers
@@ -68,52 +68,40 @@ def open_sentences(
         "vocabulary": digest(source, target),
         "content": text_digest(content),
     }
-    remarks = (
-        told
-        + tuple(cuts)
-        + tuple(
-            f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
-            for name in ("validation", "test")
-            if name in splits and data.corrupt == "none"
-        )
-    )
+    measured = [name for name in ("validation", "test") if name in splits and data.corrupt == "none"]
+    remarks = (*told, *cuts)
+    for name in measured:
+        chance = splits[name].chance
+        remarks += (f"{name}: always giving the most frequent target has an exact match of {chance:.4f}",)
     if data.shuffle_sources:
-        splits["train"] = _with_shuffled_sources(splits["train"], seed)
+        train = splits["train"]
+        shuffled = train.flat_source.take(permutation(len(train), SHUFFLE, seed))
+        splits["train"] = train.of(shuffled, train.flat_target)
         remarks += ("a control: the sources of train are shuffled among its targets, so they carry no information",)
-    return Texts(identity["name"], source, target, splits, identity, remarks)
-
-
-def _with_shuffled_sources(train: Sentences, seed: int) -> Sentences:
-    """The pairs with their sources shuffled among their targets."""
-    return train.of(train.flat_source.take(permutation(len(train), SHUFFLE, seed)), train.flat_target)
+    return Texts(source, target, splits=splits, identity=identity, remarks=remarks)
 
 
 def open_other_pairs(
     data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: Given | None
-) -> tuple[str, Sentences, int, tuple[str, ...]]:
+) -> Other:
     """Pairs of sentences that a trained network is only evaluated on."""
     found = _find(data, given)
     if given.whole if given is not None else [*found] == ["train"]:
         found = {"all": found["train"]}
-    name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
-    if name not in found:
-        raise UserError(f"there is no split {name!r}", remedy=f"data has {', '.join(found)}; choose one of them")
-    data = data if isinstance(found[name], InTexts) else replace(data, corrupt="none")
-    corpus = _encode(data, found[name], source, target, 0)
-    cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
+    name = choose_split("data", found, wanted)
     pairs = found[name]
+    data = data if isinstance(pairs, InTexts) else replace(data, corrupt="none")
+    corpus = _encode(data, pairs, source, target, 0)
     told = pairs.remarks if isinstance(pairs, InFiles) else ()
-    remarks = (*told, *([cut] if cut else []))
-    return name, _make_split(data, pairs, name, corpus, 0), sum(map(len, found.values())), remarks
+    cut = cut_remark(name, corpus.cut, len(pairs), data.lengths[-1])
+    split = _make_split(data, pairs, name, corpus, 0)
+    return Other(name, split, sum(map(len, found.values())), (*told, *filter(None, [cut])))
 
 
 def _open_pairs(
     data: SentenceData, one: bool, seed: int, given: Given | None
 ) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], dict[str, Corpus]]:
-    """({split: pairs}, (source tokenizer, target tokenizer), {split: its ids} where they are in the cache).
-
-    With `one`, both tokenizers have the same ids.
-    """
+    """({split: pairs}, both tokenizers, with `one` of the same ids, {split: its ids} where they are in the cache)."""
     found = _find(data, given)
     if "train" not in found:
         raise UserError("data", f"has no train split, only {', '.join(found)}", "give one to train on")

@@ -13,7 +13,7 @@ import numpy as np
 from ...files.digests import parts_digest
 from ...text.record import record_tokenizers
 from ...text.tokenizer import Tokenizer
-from ..base import Listing, Order, same_content
+from ..base import Data, Order
 from ..order import TokenOrder
 
 CHUNK = 1 << 14  # sentences that are padded at a time where all of them are gone through
@@ -142,29 +142,16 @@ class Sentences:
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Pairs of sentences and their tokenizers, as the `Data` of a run (see data/base.py)."""
+class Texts(Data):
+    """Pairs of sentences and their tokenizers."""
 
-    name: str
     source: Tokenizer
     target: Tokenizer
-    splits: dict[str, Sentences]
-    identity: dict[str, Any]
-    remarks: tuple[str, ...]
 
     @property
     def contents(self) -> str:
         """The sizes of the vocabularies, as printed."""
         return f"{len(self.source):,} source and {len(self.target):,} target ids"
-
-    def same_as(self, recorded: dict[str, Any] | None) -> bool:
-        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        return same_content(recorded, self.identity)
-
-    @property
-    def listings(self) -> dict[str, Listing]:
-        """Not known of texts."""
-        return {}
 
     def metadata(self) -> dict[str, Any]:
         """What a run keeps of the tokenizers."""

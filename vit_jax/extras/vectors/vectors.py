@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...data.base import Other
+from ...data.base import Other, choose_split
 from ...data.captions.caption_set import CaptionSet, hold_out_images, identity_of
 from ...data.captions.config import other_caption_words
 from ...errors import Field, UserError
@@ -83,8 +83,8 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
         f"{pictures:,} pictures with {said:,} captions; validation and test have each picture "
         "once, with all its captions as references"
     )
-    name = SOURCE.rstrip(":")
-    return CaptionSet(name, vocabulary, splits, identity_of(name, vocabulary, splits, content), (remark,))
+    identity = identity_of(SOURCE.rstrip(":"), vocabulary, splits, content)
+    return CaptionSet(vocabulary, splits=splits, identity=identity, remarks=(remark,))
 
 
 def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: Tokenizer) -> Other:
@@ -95,9 +95,7 @@ def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: 
         why = clause or f"it has {len(words)} words and the network {len(vocabulary)}"
         raise UserError(f"data.source {data.source}", why, "give captions with the words of the network")
     there = [split for split in ("validation", "train") if has_part(folder, PARTS[split])] or ["train"]
-    name = wanted or there[0]
-    if name not in there:
-        raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
+    name = choose_split("the data", there, wanted)
     read = {split: _read_split(folder, split, words, width, data) for split in there}
     whole = _each_picture(read[name], np.unique(read[name].rows), vocabulary)
     return Other(name, whole, sum(map(_captions, read.values())), ())

@@ -145,7 +145,7 @@ class Translate(Translation):
         """Pairs that were given in Python, or of another source, encoded by the network's tokenizers."""
         data = run.data
         assert isinstance(data, SentenceData)
-        return Other(*open_other_pairs(data, split, *open_tokenizers(metadata), given))
+        return open_other_pairs(data, split, *open_tokenizers(metadata), given)
 
     def table(
         self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any]

@@ -101,9 +101,11 @@ def open_npz(source: str, stated: Range = (), target: str = "") -> Source:
             "name them images and labels, or train_images, train_labels, ...",
         )
     splits: dict[str, Arrays] = {}
-    for split, pair in names.items():
-        if pair:
-            splits[split] = _npz_split(source, arrays, *pair, stated, splits["train"].kind if splits else target)
+    for split, (images, labels) in {split: pair for split, pair in names.items() if pair}.items():
+        if labels not in arrays:
+            raise UserError(f"data.source {source}", f"holds {images} but no {labels}", "add that array")
+        kind, both = splits["train"].kind if splits else target, (arrays[images], arrays[labels])
+        splits[split] = arrays_split(f"data.source {source}", images, *both, labels, stated, kind)
     class_names = tuple(str(name) for name in arrays["class_names"].ravel()) if "class_names" in arrays else ()
     unused = [name for name in sizes if name not in wanted]
     remarks = (f"arrays left out: {', '.join(unused)}",) if unused else ()
@@ -125,15 +127,6 @@ def _check_room(source: str, needed: int) -> None:
             f"its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here",
             "store fewer or smaller images",
         )
-
-
-def _npz_split(
-    source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str, stated: Range, target: str
-) -> Arrays:
-    field = f"data.source {source}"
-    if labels not in arrays:
-        raise UserError(field, f"holds {images} but no {labels}", "add that array")
-    return arrays_split(field, images, arrays[images], arrays[labels], labels, stated, target)
 
 
 def arrays_split(
@@ -229,7 +222,9 @@ def typed_labels(field: str, title: str, labels: np.ndarray, n: int, target: str
     if not finite.all():
         raise UserError(field, f"{title} has {_first(columns, ~finite)}", "leave these images out")
     kind = target or _kind_of(field, title, columns)
-    return kind, {"class": _classes, "set": _sets, "number": _numbers}[kind](field, title, columns)
+    if kind == "number":
+        return kind, columns.astype(np.float64)
+    return kind, {"class": _classes, "set": _sets}[kind](field, title, columns)
 
 
 def _kind_of(field: str, title: str, columns: np.ndarray) -> str:
@@ -288,11 +283,6 @@ def _sets(field: str, title: str, columns: np.ndarray) -> np.ndarray:
             field, f"{title} is of -1 and 1 without any 0", "give 0 where a label is not there; -1 means unknown"
         )
     return known.astype(np.int8)
-
-
-def _numbers(field: str, title: str, columns: np.ndarray) -> np.ndarray:
-    """float64 [n, K]."""
-    return columns.astype(np.float64)
 
 
 def _first(columns: np.ndarray, wrong: np.ndarray) -> str:

@@ -67,11 +67,6 @@ class Source:
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)  # {split: int [n]}, of examples that stay together
     stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The name of each class, label or number."""
-        return self.outputs.names
-
 
 def first_line(error: Exception) -> str:
     """The first line of an exception's message, or its type."""

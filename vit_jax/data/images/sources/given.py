@@ -210,7 +210,8 @@ def open_given(given: Given, stated: Range = (), target: str = "") -> Source:
     if isinstance(given.class_names, str) or not all(isinstance(name, str) for name in given.class_names):
         raise UserError("class_names", "give a list of texts, one for each class, in the order of their numbers")
     values = given.splits(_SPLITS)
-    pairs = {name: _pair(name, value) for name, value in values.items()}
+    parts = {name: halves(name, value) for name, value in values.items()}
+    pairs = {name: (images, _labels(name, labels)) for name, (images, labels) in parts.items()}
     names = tuple(given.class_names) or next(filter(None, (class_names_of(value) for value in values.values())), ())
     if any(labels.dtype.kind in "US" for _, labels in pairs.values()):
         names, pairs = _numbered(pairs, names)
@@ -225,12 +226,6 @@ def open_given(given: Given, stated: Range = (), target: str = "") -> Source:
             kind, labels = typed_labels("data", f"labels of {name}", labels, len(labels), kind)
         splits[name] = Sequenced(images, labels, name, kind or "class")
     return arrays_source(GIVEN, names, splits)
-
-
-def _pair(name: str, value: Any) -> Split:
-    """The images of a split, as `halves` gives them, and its labels as an array."""
-    images, labels = halves(name, value)
-    return images, _labels(name, labels)
 
 
 def _labels(name: str, labels: Any) -> np.ndarray:
@@ -250,11 +245,7 @@ def _labels(name: str, labels: Any) -> np.ndarray:
 
 
 def _numbered(pairs: Mapping[str, Split], names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """(the names of classes, the splits with their numbers) of labels that are names.
-
-    Without `names`, those of train are taken, in alphabetical order. Raises UserError on another name, and where only
-    some splits have names.
-    """
+    """(the names of classes: `names`, or those of train, sorted; the splits with numbers in place of names)."""
     first = next(iter(pairs))
     known = list(names) or sorted({str(label) for label in np.unique(pairs[first][1])})
     place, out = {name: k for k, name in enumerate(known)}, {}

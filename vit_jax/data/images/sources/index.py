@@ -35,7 +35,7 @@ SETTLED = 2_000_000_000  # ns: a file that changed less than this before it was 
 
 def compute_once(decided_by: Any, compute: Callable[[], Any]) -> Any:
     """A JSON value from an earlier start, else computed, and kept where that is allowed."""
-    path = _folder() / f"{text_digest(decided_by)}.json"
+    path = cache_folder("indexes") / f"{text_digest(decided_by)}.json"
     with suppress(UserError, KeyError):
         record, intact = without_digest(read_json(path))
         if intact:
@@ -45,10 +45,6 @@ def compute_once(decided_by: Any, compute: Callable[[], Any]) -> Any:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, with_digest({"value": value}))
     return value
-
-
-def _folder() -> Path:
-    return cache_folder("indexes")
 
 
 @dataclass
@@ -81,12 +77,12 @@ class Index:
 def _file_of(stamps: Stamps) -> Path:
     """The file of the index of a split."""
     files = stamps.names if stamps.whole else [stamps.part] if stamps.part else []  # which may share a folder
-    return _folder() / f"{text_digest([stamps.folder, *files])}.npz"
+    return cache_folder("indexes") / f"{text_digest([stamps.folder, *files])}.npz"
 
 
 def _file_of_moved(stamps: Stamps) -> Path:
     """The file that names the index of a split of the same files in another folder, from where these were moved."""
-    return _folder() / f"{text_digest(['moved', stamps.names, stamps.sizes.tolist()])}.moved"
+    return cache_folder("indexes") / f"{text_digest(['moved', stamps.names, stamps.sizes.tolist()])}.moved"
 
 
 def find(stamps: Stamps, n: int) -> Index:
@@ -94,7 +90,7 @@ def find(stamps: Stamps, n: int) -> Index:
     found = _read(_file_of(stamps), stamps, n)
     if not found.known.any():
         with suppress(UserError, OSError, KeyError, TypeError):
-            found = _read(_folder() / Path(read_json(_file_of_moved(stamps))["index"]).name, stamps, n)
+            found = _read(cache_folder("indexes") / Path(read_json(_file_of_moved(stamps))["index"]).name, stamps, n)
     return found
 
 
@@ -130,9 +126,7 @@ def _same(stamps: Stamps, names: list[str], sizes: np.ndarray, times: np.ndarray
 
 
 def save(stamps: Stamps, index: Index, began: int) -> str:
-    """Write the index of a split. `began` is in ns since 1970; files that changed shortly before that, or after, are
-    not taken for known.
-    """
+    """Write the index of a split; files that changed shortly before `began`, ns since 1970, or after are not known."""
     settled = stamps.times < began - SETTLED
     known = index.known & (settled.all() if stamps.whole else settled)
     arrays = {

@@ -24,7 +24,7 @@ from ...items import Asked, Batch, Items, Reading, Run, check_images, open_any
 from ..config import ImageData, composed, numbered_classes
 from ..preprocess import EXTENSIONS
 from ..tables.columns import Declared, choose_columns
-from ..tables.labels import read_labels
+from ..tables.labels import Labels, read_labels
 from ..tables.rows import Cell, Rows, as_cell, read_rows
 from .base import Examples, Known, Source
 
@@ -97,16 +97,6 @@ _NUMBER = re.compile(r"\d{1,7}")
 
 
 @dataclass(frozen=True)
-class ItemLabels:
-    """The labels of all items."""
-
-    outputs: Outputs
-    values: np.ndarray  # [n, ...], see ../labels.py
-    counted: bool = False
-    remarks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class _ItemRows(Rows):
     """Rows that are items, which messages name as they are called."""
 
@@ -116,7 +106,7 @@ class _ItemRows(Rows):
         return self.name(row) + ("" if column is None else f", {self.shown(column)}")
 
 
-def read_item_labels(field: str, items: Items, data: ImageData) -> ItemLabels:
+def read_item_labels(field: str, items: Items, data: ImageData) -> Labels:
     """The labels of items."""
     if data.label_table:
         return _by_table(field, items, data)
@@ -135,7 +125,7 @@ def read_item_labels(field: str, items: Items, data: ImageData) -> ItemLabels:
             if len(wrong):
                 what = f"its {columns[0]} is {values[wrong[0]]}, and its feature names {len(names)} classes"
                 raise UserError(items.name(int(wrong[0])), what, "leave it out, or write its class")
-        return ItemLabels(Outputs("class", names), values)
+        return Labels(Outputs("class", names), values)
     if not columns:
         has = ", ".join(items.fields) or "no other field"
         what = f"its samples have no labels beside the images ({has})"
@@ -143,7 +133,7 @@ def read_item_labels(field: str, items: Items, data: ImageData) -> ItemLabels:
     return _read(field, items, data, columns, [*zip(*map(items.texts, columns), strict=True)])
 
 
-def _classes(field: str, items: Items, texts: Sequence[str], data: ImageData, column: str) -> ItemLabels:
+def _classes(field: str, items: Items, texts: Sequence[str], data: ImageData, column: str) -> Labels:
     """One class an image: a number, or a name. Names are numbered in their order, and not in that of the shards."""
     if data.target not in ("", "class"):
         what = f"is {data.target}, and {column} of {field} holds one class an image"
@@ -159,7 +149,7 @@ def _classes(field: str, items: Items, texts: Sequence[str], data: ImageData, co
             what = f"its class is {values[at]}, and {show_path(data.class_names)} names {len(stated)}, from 0 on"
             raise UserError(items.name(at), what, "name all classes there")
         names = stated or numbered_classes(int(values.max()) + 1)
-        return ItemLabels(Outputs("class", tuple(names)), values, counted=not stated)
+        return Labels(Outputs("class", tuple(names)), values, counted=not stated)
     named = [composed(text) for text in texts]
     names = stated or sorted({*named})
     place = {name: k for k, name in enumerate(names)}
@@ -167,7 +157,7 @@ def _classes(field: str, items: Items, texts: Sequence[str], data: ImageData, co
     if at >= 0:
         what = f"its class {quote(named[at])} is none of {show_path(data.class_names)}{nearest(named[at], names)}"
         raise UserError(items.name(at), what, "add it there, or mend it")
-    return ItemLabels(Outputs("class", tuple(names)), np.array([place[name] for name in named], np.int32))
+    return Labels(Outputs("class", tuple(names)), np.array([place[name] for name in named], np.int32))
 
 
 def _names_in(file: str) -> list[str]:
@@ -187,7 +177,7 @@ def _names_in(file: str) -> list[str]:
     return names
 
 
-def _by_json(field: str, items: Items, data: ImageData) -> ItemLabels:
+def _by_json(field: str, items: Items, data: ImageData) -> Labels:
     """Labels under keys of JSON."""
     objects = []
     for i, text in enumerate(items.texts(JSON)):
@@ -210,9 +200,7 @@ def _by_json(field: str, items: Items, data: ImageData) -> ItemLabels:
     return _read(field, items, data, keys, [tuple(as_cell(value[key]) for key in keys) for value in objects])
 
 
-def _read(
-    field: str, items: Items, data: ImageData, columns: Sequence[str], cells: list[tuple[Cell, ...]]
-) -> ItemLabels:
+def _read(field: str, items: Items, data: ImageData, columns: Sequence[str], cells: list[tuple[Cell, ...]]) -> Labels:
     """Labels in columns of samples: of one column of whole numbers or of names, classes."""
     if len(columns) == 1 and data.target in ("", "class") and not data.separator:
         texts = [str(cell[0]).strip() if isinstance(cell[0], str) else "" for cell in cells]
@@ -223,15 +211,14 @@ def _read(
         ):
             return _classes(field, items, texts, data, columns[0])
     rows = _ItemRows(tuple(columns), cells, range(len(cells)), (field,), name=items.name)
-    labels = read_labels(rows, range(len(columns)), Declared(separator=data.separator, target=data.target))
-    return ItemLabels(Outputs(labels.kind, labels.names), labels.values, remarks=labels.remarks)
+    return read_labels(rows, range(len(columns)), Declared(separator=data.separator, target=data.target))
 
 
 def _is_amount(text: str) -> bool:
     return bool(re.fullmatch(r"[-+]?[\d.,]+([eE][-+]?\d+)?", text))
 
 
-def _by_table(field: str, items: Items, data: ImageData) -> ItemLabels:
+def _by_table(field: str, items: Items, data: ImageData) -> Labels:
     """Labels of a table, whose rows are those of samples by their keys, with or without what ends a file's name."""
     rows = read_rows(Path(os.path.expanduser(data.label_table)))
     stated = Declared(data.labels, data.file_column, "", "", data.separator, data.target)

@@ -63,9 +63,7 @@ def find_table(source: str) -> Place:
 
 
 def metadata_in(root: Path) -> Place | None:
-    """The metadata of a folder, or of the folders of splits in it, as Hugging Face's imagefolder has it; None if
-    none.
-    """
+    """The metadata of a folder, or of the folders of splits in it, as Hugging Face's imagefolder has it, if any."""
     try:
         splits = sorted(entry.name for entry in os.scandir(root) if split_of(entry.name) and entry.is_dir())
     except OSError:
