@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Container, Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..config.run import DataConfig
 from ..errors import Field, UserError
 
 Sampling = Literal["natural", "sqrt", "balanced"]
@@ -50,6 +52,15 @@ def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, 
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within the class
     held = rank < np.repeat(give, counts)
     return np.sort(by_class[~held]), np.sort(by_class[held])
+
+
+def lacking(data: DataConfig, there: Container[str], seed: int) -> Iterator[tuple[str, float, tuple[int, ...]]]:
+    """(name, share of train, seed) of each split to hold out: test first and without the run's seed, so that it depends
+    neither on that nor on the share of validation.
+    """
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
+        if share and name not in there:
+            yield name, share, salt
 
 
 def count_taken(n: int, batch: int, batches: int = 0) -> int:

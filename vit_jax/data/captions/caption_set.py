@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...config.run import DataConfig
 from ...errors import Field, UserError
 from ...files.digests import text_digest
 from ...text.record import record_one
@@ -16,7 +17,7 @@ from ...text.tokenizer import Tokenizer
 from ..base import Data
 from ..images.blocks import BlockOrder, Pictured
 from ..images.pixels import Images
-from ..order import TEST, VALIDATION, Order, Positives, count_taken, hold_out, hold_out_groups
+from ..order import Order, Positives, count_taken, hold_out, hold_out_groups, lacking
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class CaptionSet(Data):
 
 def hold_out_images(
     train: np.ndarray,
-    shares: Mapping[str, float],
+    data: DataConfig,
     there: Container[str],
     seed: int,
     what: str = "images",
@@ -57,10 +58,7 @@ def hold_out_images(
     """
     found: dict[str, np.ndarray] = {}
     alike = Positives(np.zeros(0, np.int64), np.zeros(0, np.int64))  # no image has what others have not
-    for name, salt in (("test", (TEST,)), ("validation", (VALIDATION, seed))):
-        share = shares[name]
-        if not share or name in there:
-            continue
+    for name, share, salt in lacking(data, there, seed):
         if blocks is None:
             stay, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         else:

@@ -224,8 +224,7 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
     blocks = blocks_in(data, there["train"][0])
     parts = {name: _decode(data, preprocess, *some) for name, some in there.items()}
     own, rows = parts["train"], {name: part.rows for name, part in parts.items()}
-    shares = {"test": data.test, "validation": data.validation}
-    train, held = hold_out_images(own.rows, shares, parts, seed, blocks=blocks)
+    train, held = hold_out_images(own.rows, data, parts, seed, blocks=blocks)
     rows, parts = rows | held, parts | dict.fromkeys(held, own)
     several = own.several(train)
     captions = [caption for each in several for caption in each]

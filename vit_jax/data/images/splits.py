@@ -14,7 +14,7 @@ import numpy as np
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ..base import Data
-from ..order import FOLDS, TEST, VALIDATION, Order, SampledOrder, Sampling, assign_folds, count_taken
+from ..order import FOLDS, Order, SampledOrder, Sampling, assign_folds, count_taken, lacking
 from .blocks import BlockOrder, Blocks, Pictured
 from .config import ImageData
 from .high_bit_depth import remark_on
@@ -116,10 +116,7 @@ def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, 
     splits, kind, groups = {**splits}, labels_of(source.outputs), source.groups.get("train")
     if data.folds:
         _hold_out_fold(data, splits, source)
-    # Test first and without the run's seed, so that it does not depend on the seed or on data.validation.
-    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
-        if name in splits or not share:
-            continue
+    for name, share, salt in lacking(data, [*splits], seed):
         train = splits["train"]
         group = None if groups is None else groups[train.rows]
         stay, held = kind.hold_out(train.labels, group, share, *salt)

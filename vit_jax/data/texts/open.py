@@ -22,7 +22,7 @@ from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
 from ..base import Given, Other, choose_split, not_given
 from ..items import source_named
-from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
+from ..order import SHUFFLE, hold_out, lacking, permutation
 from . import numbers
 from .config import GIVEN, TEXTS, SentenceData
 from .corpus import (
@@ -232,9 +232,7 @@ def _pair(given: Any) -> tuple[str, str] | None:
 
 def _with_held_out(data: SentenceData, pairs: Mapping[str, Pairs], seed: int) -> dict[str, Pairs]:
     """The splits of a source, and those that it lacks, held out from train: test independently of the seed."""
-    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
-        if name in pairs or not share:
-            continue
+    for name, share, salt in lacking(data, [*pairs], seed):
         train = pairs["train"]
         _, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         if not len(held):

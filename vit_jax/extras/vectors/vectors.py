@@ -68,8 +68,8 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
     }
     if "train" not in parts:
         _read_split(folder, "train", vocabulary, width, data)  # which says what is missing
-    train, shares = parts["train"], {"test": data.test, "validation": data.validation}
-    kept, held = hold_out_images(np.unique(train.rows), shares, parts, seed, "pictures")
+    train = parts["train"]
+    kept, held = hold_out_images(np.unique(train.rows), data, parts, seed, "pictures")
     own = np.isin(train.rows, kept)
     splits = {"train": Vectors(train, train.rows[own], train.target[own])}
     for name in ("validation", "test"):

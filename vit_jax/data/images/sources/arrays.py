@@ -74,38 +74,31 @@ _NPZ_NAMES["train"] += (("images", "labels"), ("image", "label"))
 
 def open_npz(source: str, stated: Range = (), target: str = "") -> Source:
     """The arrays of an .npz file."""
-    path = Path(os.path.expanduser(source))
+    path, field = Path(os.path.expanduser(source)), f"data.source {source}"
     try:
         sizes = array_sizes(path)
         names = {split: _pair_in(sizes, known) for split, known in _NPZ_NAMES.items()}
         wanted = ["class_names", *(name for pair in names.values() if pair for name in pair)]
-        _check_room(source, sum(size for name, size in sizes.items() if name in wanted))
+        _check_room(field, sum(size for name, size in sizes.items() if name in wanted))
         arrays = read_arrays(path, wanted)
     except FileNotFoundError as error:
-        raise UserError(f"data.source {source}", "no such file", "give the path of an .npz file") from error
+        raise UserError(field, "no such file", "give the path of an .npz file") from error
     except MemoryError as error:
-        raise UserError(
-            f"data.source {source}", "there is not enough memory for its arrays", "store fewer or smaller images"
-        ) from error
+        what = "there is not enough memory for its arrays"
+        raise UserError(field, what, "store fewer or smaller images") from error
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"data.source {source}",
-            f"cannot be read ({first_line(error)})",
-            "save it with numpy.savez, without object arrays",
-        ) from error
+        what = f"cannot be read ({first_line(error)})"
+        raise UserError(field, what, "save it with numpy.savez, without object arrays") from error
 
     if names["train"] is None:
-        raise UserError(
-            f"data.source {source}",
-            f"its arrays are {', '.join(sizes) or 'none'}",
-            "name them images and labels, or train_images, train_labels, ...",
-        )
+        what = f"its arrays are {', '.join(sizes) or 'none'}"
+        raise UserError(field, what, "name them images and labels, or train_images, train_labels, ...")
     splits: dict[str, Arrays] = {}
     for split, (images, labels) in {split: pair for split, pair in names.items() if pair}.items():
         if labels not in arrays:
-            raise UserError(f"data.source {source}", f"holds {images} but no {labels}", "add that array")
+            raise UserError(field, f"holds {images} but no {labels}", "add that array")
         kind, both = splits["train"].kind if splits else target, (arrays[images], arrays[labels])
-        splits[split] = arrays_split(f"data.source {source}", images, *both, labels, stated, kind)
+        splits[split] = arrays_split(field, images, *both, labels, stated, kind)
     class_names = tuple(str(name) for name in arrays["class_names"].ravel()) if "class_names" in arrays else ()
     unused = [name for name in sizes if name not in wanted]
     remarks = (f"arrays left out: {', '.join(unused)}",) if unused else ()
@@ -118,15 +111,12 @@ def _pair_in(sizes: Mapping[str, int], known: Sequence[tuple[str, str]]) -> tupl
     return next(((there[images], there.get(labels, labels)) for images, labels in known if images in there), None)
 
 
-def _check_room(source: str, needed: int) -> None:
+def _check_room(field: str, needed: int) -> None:
     """Raise UserError if arrays of this many bytes, however small they are as stored, cannot fit into memory."""
     limit = host_memory()
     if limit and needed > limit:
-        raise UserError(
-            f"data.source {source}",
-            f"its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here",
-            "store fewer or smaller images",
-        )
+        what = f"its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here"
+        raise UserError(field, what, "store fewer or smaller images")
 
 
 def arrays_split(
