@@ -48,6 +48,7 @@ def _every(n: int) -> int:
     return max(1, -(-n // PARTS))
 
 
+SPLITS = ("train", "validation", "test")
 Rows = Callable[[int], np.ndarray] | None  # of a batch of so many, those that this host takes, int [k]; None: all
 
 
@@ -63,16 +64,16 @@ class Given:
         """Whether the examples come without splits."""
         return not isinstance(self.data, Mapping)
 
-    def splits(self, known: Sequence[str]) -> dict[str, Any]:
-        """{split: its examples}, in the order of `known`, which may be named; those without splits are train."""
+    def splits(self) -> dict[str, Any]:
+        """{split: its examples}, train first; those without splits are train."""
         if self.whole:
             return {"train": self.data}
-        if not self.data or not self.data.keys() <= {*known}:
-            unknown = next((f"{name!r}" for name in self.data if name not in known), "empty")
+        if not self.data or not self.data.keys() <= {*SPLITS}:
+            unknown = next((f"{name!r}" for name in self.data if name not in SPLITS), "empty")
             raise UserError(
-                "data", f"its split is {unknown}", f"give {', '.join(known)}, of which train is needed to train"
+                "data", f"its split is {unknown}", f"give {', '.join(SPLITS)}, of which train is needed to train"
             )
-        return {name: self.data[name] for name in known if name in self.data}
+        return {name: self.data[name] for name in SPLITS if name in self.data}
 
 
 def not_given(source: str, form: str) -> UserError:

@@ -95,7 +95,7 @@ def _read_given(given: Given, stated: Range) -> Found:
     if given.class_names:
         raise UserError("class_names", "captions have no classes", "leave them out")
     out: Found = {}
-    for name, value in given.splits(("train", "validation", "test")).items():
+    for name, value in given.splits().items():
         pixels, captions = halves(name, value, "captions")
         several = [
             [each] if isinstance(each, str) else list(each) if isinstance(each, (list, tuple)) else []

@@ -22,6 +22,7 @@ SPLITS = {
     "validation": ("validation", "val", "valid", "validate", "dev", "development"),
     "test": ("test", "testing", "tst"),
 }
+SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names}
 FOLDER = "folder:"
 TABLE = "csv:"
 GIVEN = "arrays"  # the data.source of a run whose images were given in Python

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -150,9 +151,9 @@ class Images:
                 if stored is not None and not Extent(*seen.extents[row]).fault(self.preprocess.range):
                     stored[row] = self._pixels_of(image, whole)
             if whole is not None:
-                seen.digests[row] = _bytes(identity.pixel_digest(whole))
+                seen.digests[row] = np.frombuffer(identity.pixel_digest(whole), np.uint8)
             elif isinstance(raw, bytes):
-                seen.digests[row] = _bytes(identity.digest(raw))
+                seen.digests[row] = np.frombuffer(identity.digest(raw), np.uint8)
 
         parts = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
         reading = self.examples.read_together(parts, self.room) if isinstance(self.examples, ItemImages) else None
@@ -169,11 +170,8 @@ class Images:
                     seen.unreadable[row] = str(error)
                 seen.known[row] = True
 
-        try:
+        with closing(reading) if reading else nullcontext():
             self._each(look_at_some, range(len(parts)))
-        finally:
-            if reading:
-                reading.close()
 
     def _pixels_of(self, image: Image.Image, whole: np.ndarray | None) -> np.ndarray:
         """The preprocessed pixels of an image, whose own are `whole` where these are known."""
@@ -269,10 +267,6 @@ def _range_remedy(extents: np.ndarray) -> str:
     if not np.isfinite(wide[:, 1:3]).all():
         return "replace it"
     return f"give {range_for(wide[:, 1].min(), wide[:, 2].max())}"
-
-
-def _bytes(digest: bytes) -> np.ndarray:
-    return np.frombuffer(digest, np.uint8)
 
 
 def sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:

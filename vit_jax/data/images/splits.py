@@ -13,7 +13,7 @@ import numpy as np
 
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
-from ..base import Data
+from ..base import SPLITS, Data
 from ..order import FOLDS, Order, SampledOrder, Sampling, assign_folds, count_taken, lacking
 from .blocks import BlockOrder, Blocks, Pictured
 from .config import ImageData
@@ -129,7 +129,7 @@ def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, 
                 what, remedy = f"{what}: they are one {one}", f"{other}, or give 0 for no "
             raise UserError(Field(f"data.{name}"), what, f"{remedy}such split")
         splits["train"], splits[name] = train.subset(stay), train.subset(held)
-    return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
+    return {name: splits[name] for name in SPLITS if name in splits}
 
 
 def _hold_out_fold(data: ImageData, splits: dict[str, Any], source: Source) -> None:

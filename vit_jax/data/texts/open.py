@@ -206,7 +206,7 @@ def _read_given(given: Given) -> dict[str, Pairs]:
     """Pairs that were given in Python, as {split: pairs}. Raises UserError."""
     if given.class_names:
         raise UserError("class_names", "texts have no classes", "leave it out")
-    found = given.splits(("train", "validation", "test"))
+    found = given.splits()
     out: dict[str, Pairs] = {}
     for name, value in found.items():
         sequence = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str)

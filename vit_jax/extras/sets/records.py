@@ -45,7 +45,7 @@ _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, whe
 
 
 @dataclass
-class Records:
+class Records(Examples):
     """Examples of a prepared TFDS set. Its array_record files have checksums."""
 
     records: Any  # serialized tf.train.Example
@@ -54,7 +54,6 @@ class Records:
     split: str
     files: Stamps
     sealed: bool = True
-    known: None = None
 
     def read(self, i: int) -> bytes:
         return self.first[i] if i < len(self.first) else _features(self.records[i])["image"].bytes_list.value[0]

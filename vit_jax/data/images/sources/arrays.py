@@ -20,11 +20,11 @@ from ....machine.limits import host_memory
 from ..config import SPLITS, numbered_classes
 from ..high_bit_depth import PLAIN, Extent, Kind, Range, eight_bits, range_for
 from ..labels import UNKNOWN
-from .base import Source, first_line
+from .base import Examples, Source, first_line
 
 
 @dataclass
-class Arrays:
+class Arrays(Examples):
     """Examples whose pixels are one array, uint8 [n, h, w] or [n, h, w, C], and whose labels are of one kind."""
 
     pixels: np.ndarray
@@ -33,16 +33,12 @@ class Arrays:
     sealed: bool = False
     extent: Extent = PLAIN  # of the pixels before they became 8 bits
     kind: str = "class"
-    known: None = None
 
     def read(self, i: int) -> np.ndarray:
         return self.pixels[i]
 
     def name(self, i: int) -> str:
         return f"{self.title}[{i}]"
-
-    def stamps(self) -> None:
-        return None
 
 
 def open_digits() -> Source:

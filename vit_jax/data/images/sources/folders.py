@@ -21,14 +21,12 @@ _LOOSE = "beside the folders of classes"
 
 
 @dataclass
-class Files:
+class Files(Examples):
     """Examples that are image files."""
 
     paths: Sequence[str]
     labels: np.ndarray
-    sealed: bool = False
     part: str = ""  # of a folder that has other splits, too: which split they are
-    known: None = None
 
     def read(self, i: int) -> bytes:
         return read_image(self.paths[i])

@@ -20,7 +20,7 @@ from ..config import GIVEN
 from ..high_bit_depth import Range
 from ..preprocess import Unreadable, read_image
 from .arrays import Arrays, arrays_source, arrays_split, typed_labels
-from .base import Source, first_line
+from .base import Examples, Source, first_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,17 +35,14 @@ LONGEST = 1 << 40  # items of a sequence that ends
 EXACT = 1e-3  # how far 255 times a number may be from a whole one, for it to be a pixel of 8 bits
 
 
-class Sequenced:
+class Sequenced(Examples):
     """The examples of a sequence. `read` is called by several threads, and asks it for one item at a time."""
-
-    sealed, known = False, None
 
     def __init__(self, get: Callable[[int], Any], labels: np.ndarray, title: str, kind: str = "class"):
         self._get, self._lock = get, threading.Lock()
         self.labels, self.title, self.kind = labels, title, kind
 
     def read(self, i: int) -> bytes | np.ndarray | Image.Image:
-        """The image of example i."""
         with self._lock:
             try:
                 image = self._get(i)
@@ -56,12 +53,7 @@ class Sequenced:
         return as_image(image, self.name(i))
 
     def name(self, i: int) -> str:
-        """The name of example i in messages."""
         return f"{self.title}[{i}]"
-
-    def stamps(self) -> None:
-        """There are no files."""
-        return None
 
 
 def is_sequence(value: Any) -> bool:
@@ -202,14 +194,13 @@ def _what(value: Any) -> str:
 
 
 Split = tuple[Any, np.ndarray]
-_SPLITS = ("train", "validation", "test")
 
 
 def open_given(given: Given, stated: Range = (), target: str = "") -> Source:
     """The source of splits that Python gave."""
     if isinstance(given.class_names, str) or not all(isinstance(name, str) for name in given.class_names):
         raise UserError("class_names", "give a list of texts, one for each class, in the order of their numbers")
-    values = given.splits(_SPLITS)
+    values = given.splits()
     parts = {name: halves(name, value) for name, value in values.items()}
     pairs = {name: (images, _labels(name, labels)) for name, (images, labels) in parts.items()}
     names = tuple(given.class_names) or next(filter(None, (class_names_of(value) for value in values.values())), ())

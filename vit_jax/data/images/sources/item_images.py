@@ -30,13 +30,12 @@ from .base import Examples, Known, Source
 
 
 @dataclass
-class ItemImages:
+class ItemImages(Examples):
     """Examples that are the images of items."""
 
     items: Items
     labels: np.ndarray
-    known: Known | None
-    sealed: bool = False
+    known: Known | None = None
     reading: Reading | None = None
 
     def read(self, i: int) -> bytes:
@@ -59,9 +58,6 @@ class ItemImages:
 
     def name(self, i: int) -> str:
         return self.items.name(i)
-
-    def stamps(self) -> None:
-        return None
 
 
 def examples_of(items: Items, labels: np.ndarray) -> ItemImages:

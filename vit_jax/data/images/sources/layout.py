@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ....errors import UserError
 from ...prepared import prepared_around
-from ..config import SPLITS
+from ..config import SPLIT_OF, SPLITS
 from ..preprocess import EXTENSIONS
 
 # Folders that macOS's archiver and Synology's servers leave beside those of the user.
@@ -126,7 +126,6 @@ def _suffix(name: str) -> str:
 
 WHOLE = "all"  # what data without splits is called in place of one
 _PLAIN = ("train", "val", "validation", "test")  # names that need no remark
-_SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names}
 _FILLERS = ("set", "data", "dataset", "images", "split")  # words beside a split's in the name of its folder
 
 
@@ -181,11 +180,11 @@ def _named_splits(field: str, root: Folder) -> dict[str, Folder]:
     affixed: dict[str, dict[str, str]] = defaultdict(dict)  # {the rest of the name: {split: name}}
     for name in root.folders:
         words = re.findall(r"[^\W_]+", unicodedata.normalize("NFC", name).casefold())
-        splits = [_SPLIT_OF[word] for word in words if word in _SPLIT_OF]
-        if len(splits) == 1 and all(word in _SPLIT_OF or word in _FILLERS for word in words):
+        splits = [SPLIT_OF[word] for word in words if word in SPLIT_OF]
+        if len(splits) == 1 and all(word in SPLIT_OF or word in _FILLERS for word in words):
             found[splits[0]].append(name)
         elif len(splits) == 1:
-            affixed[" ".join("" if word in _SPLIT_OF else word for word in words)].setdefault(splits[0], name)
+            affixed[" ".join("" if word in SPLIT_OF else word for word in words)].setdefault(splits[0], name)
     if not found:  # seg_train/ beside seg_test/, though train_station/ beside bus_station/ are classes
         several = [names for names in affixed.values() if "train" in names and len(names) > 1]
         found |= {split: [name] for split, name in several[0].items()} if len(several) == 1 else {}

@@ -11,6 +11,7 @@ from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.lines import quote
 from ....files.output import shorten
+from ...base import SPLITS
 from ..config import ImageData
 from ..labels import labels_of
 from ..sources.base import Examples, Source
@@ -22,7 +23,6 @@ from .labels import Labels, read_labels
 from .rows import Rows
 
 _LISTED, _LETTERS = 12, 40
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
