@@ -113,9 +113,8 @@ class SampledOrder:
         self.steps_per_epoch = self.n // batch
         self.members = [np.flatnonzero(labels == label) for label in np.unique(labels)]  # of each class, ascending
         weights = [math.sqrt(len(rows)) if sampling == "sqrt" else 1.0 for rows in self.members]
-        self.shares = np.array(weights) * (
-            self.steps_per_epoch * batch / math.fsum(weights)
-        )  # of an epoch, in examples
+        # Of an epoch, in examples.
+        self.shares = np.array(weights) * (self.steps_per_epoch * batch / math.fsum(weights))
         self._epoch = functools.lru_cache(maxsize=2)(self._sample)  # two threads may be in two epochs
 
     def indices(self, step: int) -> np.ndarray:

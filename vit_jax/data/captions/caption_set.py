@@ -45,6 +45,16 @@ class CaptionSet(Data):
         return Order(count_taken(len(self.splits["train"]), batch, batches), batch, seed)
 
 
+def check_words(whose: str, words: int, vocabulary: Tokenizer) -> None:
+    """Raise UserError where a network has another number of words, or ids; 0: as many as there are."""
+    if words not in (0, len(vocabulary)):
+        raise UserError(
+            Field("model.text.outputs"),
+            f"is {words} but {whose} has {len(vocabulary)} ids",
+            "give `model.text.outputs 0` and `model.text.target_vocabulary 0`",
+        )
+
+
 def hold_out_images(
     train: np.ndarray,
     data: DataConfig,

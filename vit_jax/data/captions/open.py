@@ -29,7 +29,7 @@ from ..images.sources.layout import WHOLE
 from ..images.statistics import statistics
 from ..order import SHUFFLE, Order, permutation
 from . import shapes
-from .caption_set import Captions, CaptionSet, hold_out_images, identity_of
+from .caption_set import Captions, CaptionSet, check_words, hold_out_images, identity_of
 from .captioned import Found, find_captions, without_captions
 from .config import SHAPES, CaptionData
 
@@ -81,13 +81,8 @@ def open_captions(
         opened = _split_up(data, preprocess, seed, there)
         if given is None:
             opened = replace(opened, remarks=(*opened.remarks, *without_captions(data.source, there)))
-    if words not in (0, len(opened.vocabulary)):
-        whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
-        raise UserError(
-            Field("model.text.outputs"),
-            f"is {words} but {whose} has {len(opened.vocabulary)} ids",
-            "give `model.text.outputs 0` and `model.text.target_vocabulary 0`",
-        )
+    whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
+    check_words(whose, words, opened.vocabulary)
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, opened.splits["train"])
     return replace(opened, preprocess=replace(preprocess, mean=mean, std=std))

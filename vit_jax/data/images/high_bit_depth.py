@@ -47,10 +47,8 @@ class Extent(NamedTuple):
             return "has colours of 16 bits, of which Pillow keeps the upper 8" if stated else ""
         if not (np.isfinite(self.least) and np.isfinite(self.greatest)):
             return "has pixels that are no finite numbers"
-        held, (low, high) = (
-            f"holds values from {number(self.least)} to {number(self.greatest)}",
-            stated or (0, self.top),
-        )
+        held = f"holds values from {number(self.least)} to {number(self.greatest)}"
+        low, high = stated or (0, self.top)
         if np.isnan(high):
             return f"{held}, of unknown range"
         within = low <= self.least and self.greatest <= high

@@ -265,15 +265,12 @@ def _match_names(
     unknown = [name for name in used if composed(name) not in place]
     if not unknown:
         return np.array([place.get(composed(name), -1) for name in names], np.int32), ""
+    in_order = np.arange(len(names), dtype=np.int32)
     if list(names) == numbered_classes(len(names)) and present[-1] < len(network):
-        return np.arange(
-            len(names), dtype=np.int32
-        ), f"its {each[1]} have no names: their numbers are taken as the network's"
+        return in_order, f"its {each[1]} have no names: their numbers are taken as the network's"
     numbered = list(network) == numbered_classes(len(network))
     if numbered and len(names) == len(network):
-        return np.arange(
-            len(names), dtype=np.int32
-        ), f"the network's {each[1]} are only numbers: the data's are matched by order"
+        return in_order, f"the network's {each[1]} are only numbers: the data's are matched by order"
     listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
     ours = ", ".join(map(repr, network[:3])) + (f", ... {network[-1]!r}" if len(network) > 3 else "")
     hint = nearest(unknown[0], list(network)) if len(unknown) == 1 and not numbered else ""

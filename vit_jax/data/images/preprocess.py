@@ -209,9 +209,8 @@ class Preprocess:
         """The pixels of an image of any size and mode: uint8 [h, w, C]."""
         if any(self.trim):
             return self.whole.apply(image)[: self.image[0], : self.image[1]]
-        image = self._resized(
-            _flatten_alpha(_narrow(image, self.range, self.background), self.channels, self.background)
-        )
+        narrow = _narrow(image, self.range, self.background)
+        image = self._resized(_flatten_alpha(narrow, self.channels, self.background))
         return np.asarray(image).reshape(*self.image, self.channels)
 
     def _resized(self, image: Image.Image) -> Image.Image:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...data.base import Other, choose_split
-from ...data.captions.caption_set import CaptionSet, hold_out_images, identity_of
+from ...data.captions.caption_set import CaptionSet, check_words, hold_out_images, identity_of
 from ...data.captions.config import other_caption_words
 from ...errors import Field, UserError
 from ...files.arrays import read_array, read_arrays
@@ -57,12 +57,7 @@ class Vectors:
 def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) -> CaptionSet:
     """Open, check and split vectors with captions."""
     folder, vocabulary = read_words(data.source)
-    if words not in (0, len(vocabulary)):
-        raise UserError(
-            Field("model.text.outputs"),
-            f"is {words} but data.source {data.source} has {len(vocabulary)} ids",
-            "give `model.text.outputs 0` and `model.text.target_vocabulary 0`",
-        )
+    check_words(f"data.source {data.source}", words, vocabulary)
     parts = {
         split: _read_split(folder, split, vocabulary, width, data) for split in PARTS if has_part(folder, PARTS[split])
     }
