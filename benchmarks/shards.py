@@ -218,8 +218,7 @@ def measure_decoding(rounds: int) -> None:
     """The part `decode`."""
     from PIL import Image
 
-    from vit_jax.data.images.jpeg import decode_unchanged, equal_kinds
-    from vit_jax.data.images.preprocess import Preprocess, decode_image
+    from vit_jax.data.images.preprocess import Preprocess, decode_image, decode_unchanged, equal_kinds
 
     if not equal_kinds():
         return

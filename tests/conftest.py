@@ -115,12 +115,12 @@ def quick_compilation() -> Iterator[None]:
 def own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No corpus that other code has encoded, index of images or copy of a run is taken from the user's cache."""
     from vit_jax.data.images.sources import index
-    from vit_jax.data.texts import cached
+    from vit_jax.data.texts import corpus
     from vit_jax.extras.stores import copies as mirror
 
     folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (cached, index, mirror):
+        for module in (corpus, index, mirror):
             patch.setattr(module, "cache_folder", lambda name: folder / name)
         yield
 

@@ -73,7 +73,7 @@ def test_a_window_mixes_sorted_classes_as_a_buffer_of_so_many_images_does():
     assert pairs(an_order(64_000, 256).indices) / chance > 2  # which the figure can see
     # By default a window has 4,096 images; of large row groups at least four.
     for size, window in ((16, 256), (2_000, 4)):
-        assert make_blocks(ImageData(source="wds:x"), np.arange(64_000) // size).window == window
+        assert make_blocks(ImageData(source="wds:x"), np.arange(64_000) // size, np.arange(64_000)).window == window
 
 
 def test_the_order_of_a_seed_stays_what_it_is():

@@ -13,7 +13,7 @@ from PIL import Image
 import vit_jax
 from vit_jax.data.captions import open as opening
 from vit_jax.data.captions import shapes
-from vit_jax.data.captions.split import touched_patches
+from vit_jax.data.captions.caption_set import touched_patches
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.tasks.caption import text as caption_text

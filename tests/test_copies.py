@@ -6,7 +6,8 @@ import pytest
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_tfds
 from tests.loopback_s3 import serving
 from vit_jax.data.captions.captioned import find_captions, without_captions
-from vit_jax.data.eval_data import open_other_images
+from vit_jax.data.captions.config import CaptionData
+from vit_jax.data.images.open import open_other_images
 from vit_jax.errors import UserError
 from vit_jax.extras.sets.prepare import Contents, write_set
 
@@ -125,7 +126,8 @@ def test_captions_at_a_url_are_those_on_disk(bucket, tmp_path):
     (local / "captions.csv").write_text("image,caption\n" + "".join(f"cat/{k}.png,a {k}\n" for k in (0, 2))
                                         + "dog/1.jpg,a dog\n")  # fmt: skip
     upload(bucket, local, "said")
-    here, there = (find_captions(f"captions:{place}")["train"] for place in (local, "s3://bucket/said"))
+    sources = (CaptionData(source=f"captions:{place}") for place in (local, "s3://bucket/said"))
+    here, there = (find_captions(source)["train"] for source in sources)
     assert here[1] == there[1] == [["a 0"], ["a 2"], ["a dog"]]
     assert [here[0].read(i) for i in range(3)] == [there[0].read(i) for i in range(3)]
     assert "5 images have no caption" in without_captions("captions:s3://bucket/said", {"train": there})[0]

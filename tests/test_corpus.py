@@ -8,11 +8,11 @@ import pytest
 
 from vit_jax.data.base import Given
 from vit_jax.data.batches import batches
-from vit_jax.data.texts import cached
+from vit_jax.data.texts import corpus
 from vit_jax.data.texts import open as open_module
 from vit_jax.data.texts.config import SentenceData
-from vit_jax.data.texts.flat import gather_sentences
 from vit_jax.data.texts.open import open_sentences
+from vit_jax.data.texts.sentences import gather_sentences
 from vit_jax.files.digests import array_digest, parts_digest
 from vit_jax.machine import backend
 
@@ -24,7 +24,7 @@ def files(tmp_path, monkeypatch):
     """The data of 90 pairs in two files, with a cache of its own."""
     for side, name in enumerate(("a.en", "a.de")):
         (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in PAIRS), encoding="utf-8")
-    monkeypatch.setattr(cached, "cache_folder", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr(corpus, "cache_folder", lambda name: tmp_path / "cache" / name)
     source = f"pairs:{tmp_path}/a.en,{tmp_path}/a.de"
     return SentenceData(source=source, tokens=64, lengths=(6, 10, 12), validation=0.1, test=0.1)
 
@@ -82,7 +82,7 @@ def test_a_second_start_encodes_nothing_of_train_and_holds_no_text_of_it(files, 
     assert second.remarks == first.remarks and second.metadata() == first.metadata()
 
 
-@pytest.mark.parametrize("name", ["source.ids", "target.lengths", cached.RECORD])
+@pytest.mark.parametrize("name", ["source.ids", "target.lengths", corpus.RECORD])
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
 def test_a_damaged_corpus_is_made_again(files, name, how):
     before = content(open_sentences(files))
@@ -94,7 +94,7 @@ def test_a_damaged_corpus_is_made_again(files, name, how):
     else:
         middle = len(good) // 2
         file.write_bytes(good[:middle] + (b"" if how == "cut" else bytes([good[middle] ^ 1]) + good[middle + 1 :]))
-    assert cached.find(folder) is None
+    assert corpus.find_corpus(folder) is None
     assert content(open_sentences(files)) == before and file.read_bytes() == good and corpora(files) == [folder]
 
 
@@ -105,14 +105,14 @@ def test_what_a_killed_process_left_is_not_taken_and_no_name_is_half_written(fil
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(cached, "_rename", killed)
+        patch.setattr(corpus, "_rename", killed)
         open_sentences(files)
     assert corpora(files) == []
     open_sentences(files)
     (folder,) = corpora(files)
     (left := folder.with_name(f".{folder.name}-killed")).mkdir()
     (left / "source.ids").write_bytes(b"half")
-    assert content(open_sentences(files)) and cached.find(folder) is not None
+    assert content(open_sentences(files)) and corpus.find_corpus(folder) is not None
 
 
 def test_several_at_once_make_one_corpus(files):

@@ -37,7 +37,7 @@ def refusal(path: Path, opened=open_folder) -> str:
 
 
 def counts(source) -> dict[str, list[int]]:
-    return {s: np.bincount(e.labels, minlength=len(source.class_names)).tolist() for s, e in source.splits.items()}
+    return {s: np.bincount(e.labels, minlength=len(source.outputs.names)).tolist() for s, e in source.splits.items()}
 
 
 def test_folders_inside_a_class_are_walked_as_torchvision_and_timm_walk_them(tmp_path):
@@ -98,7 +98,7 @@ def test_splits_under_the_names_that_people_give_them(named, read, tmp_path):
     folders = named.split("," if "," in named else " ")
     laid_out(tmp_path, *(entry.format(name) for name in folders for entry in TWO))
     source = open_folder(str(tmp_path))
-    assert {*source.splits} == {*read.split()} and source.class_names == ("cat", "dog")
+    assert {*source.splits} == {*read.split()} and source.outputs.names == ("cat", "dog")
     for name, split in zip(folders, read.split(), strict=True):
         assert all(Path(path).is_relative_to(tmp_path / name) for path in source.splits[split].paths)
         assert (f"{name}/ as {split}" in " ".join(source.remarks)) == (name not in ("train", "test"))
@@ -112,7 +112,7 @@ def test_classes_may_be_called_as_splits_are(tmp_path):
         "nested": ("rail/train*2", "rail/tram*2", "road/bus*2"),
     }.items():
         source = open_folder(str(laid_out(tmp_path / root, *entries)))
-        assert [*source.splits] == ["train"] and len(source.class_names) == 2
+        assert [*source.splits] == ["train"] and len(source.outputs.names) == 2
     entries = [f"{split}/{name}*1" for split in ("train", "test") for name in ("ant", "cat")]
     for beside in (["test*1", "extra*1"], ["train*1", "test*2"]):  # images beside the classes of a split
         source = open_folder(str(laid_out(tmp_path / beside[0][:4] / "loose", *entries, *beside)))
@@ -143,10 +143,10 @@ def test_a_split_without_classes_is_told_and_none_is_cut_from_train_in_silence(t
 def test_names_that_look_the_same_are_one_class(tmp_path):
     apart = laid_out(tmp_path / "a", f"train/{COMPOSED}*3", "train/dog*3", f"val/{APART}*2", "val/dog*1")
     source = open_folder(str(apart))
-    assert counts(source) == {"train": [3, 3], "validation": [2, 1]} and source.class_names == (COMPOSED, "dog")
+    assert counts(source) == {"train": [3, 3], "validation": [2, 1]} and source.outputs.names == (COMPOSED, "dog")
     both = open_folder(str(laid_out(tmp_path / "b", f"{COMPOSED}*3", f"{APART}*2", "dog*1")))
     assert counts(both) == {"train": [5, 1]} and f"are one class: {COMPOSED}" in both.remarks[0]
-    assert open_folder(str(laid_out(tmp_path / "c", f"{APART}*1", "dog*1"))).class_names == (APART, "dog")
+    assert open_folder(str(laid_out(tmp_path / "c", f"{APART}*1", "dog*1"))).outputs.names == (APART, "dog")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vit_jax.data.images import jpeg
 from vit_jax.data.images.high_bit_depth import Kind, eight_bits
-from vit_jax.data.images.preprocess import Preprocess, decode_image, open_image
+from vit_jax.data.images.preprocess import Preprocess, decode_image, decode_unchanged, equal_kinds, open_image
 from vit_jax.errors import UserError
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
@@ -311,19 +310,19 @@ def test_simplejpeg_gives_pillows_pixels_on_a_thousand_files_and_leaves_it_the_o
             damaged[int(rng.integers(2, len(damaged)))] ^= 1 << int(rng.integers(8))
             encoded = bytes(damaged)
         as_it_is = preprocess((height, width), channels)
-        pixels = jpeg.decode_unchanged(encoded, as_it_is)
+        pixels = decode_unchanged(encoded, as_it_is)
         taken.append(pixels is not None)
         if pixels is not None:
             assert np.array_equal(pixels, as_it_is.apply(decode_image(encoded, "x"))), i
     assert 400 < sum(taken) < 700  # of one channel only grey ones, none of CMYK, of RGB as it is, or turned
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "PNG")
-    assert jpeg.decode_unchanged(file.getvalue(), preprocess((8, 8), 3)) is None
-    assert jpeg.decode_unchanged(draw_jpeg(rng, 9, 8), preprocess((8, 8), 3)) is None  # to be resized
+    assert decode_unchanged(file.getvalue(), preprocess((8, 8), 3)) is None
+    assert decode_unchanged(draw_jpeg(rng, 9, 8), preprocess((8, 8), 3)) is None  # to be resized
 
 
 def test_a_simplejpeg_with_other_pixels_is_not_used(monkeypatch):
     simplejpeg = pytest.importorskip("simplejpeg")
     decode = simplejpeg.decode_jpeg
     monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda data, colours: decode(data, colours, fastupsample=True))
-    assert jpeg.equal_kinds.__wrapped__() == {"444", "Gray"}
+    assert equal_kinds.__wrapped__() == {"444", "Gray"}

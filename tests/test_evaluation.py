@@ -9,6 +9,7 @@ from sklearn.metrics import top_k_accuracy_score
 
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.outputs import Outputs
+from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.pixels import Images
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.data.images.sources.arrays import Arrays
@@ -114,7 +115,9 @@ def numbered(n: int, classes: int = 3) -> Split:
     pixels = np.zeros((n, 8, 8, 1), np.uint8)
     pixels[:, 0, 0, 0], pixels[:, 0, 1, 0] = np.arange(n) // 256, np.arange(n) % 256
     preprocess = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.0,), (1.0,))
-    images = Images(Arrays(pixels, (np.arange(n) % classes).astype(np.int32), "train"), preprocess, True, 1)
+    images = Images(
+        Arrays(pixels, (np.arange(n) % classes).astype(np.int32), "train"), preprocess, True, ImageData(threads=1)
+    )
     return Split(images, np.arange(n), NAMED)
 
 

@@ -5,8 +5,7 @@ import pytest
 from PIL import Image
 
 from tests.image_sources import a_run, names, open_dataset
-from vit_jax.data.folds import Positives, assign_folds, hold_out_groups
-from vit_jax.data.order import permutation
+from vit_jax.data.order import Positives, assign_folds, hold_out_groups, permutation
 from vit_jax.errors import UserError
 
 

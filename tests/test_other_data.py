@@ -18,8 +18,8 @@ from convert import __main__ as convert
 from vit_jax import runs
 from vit_jax.commands import evaluate
 from vit_jax.config.outputs import Outputs
-from vit_jax.data.eval_data import open_other_images
 from vit_jax.data.images.config import ImageData
+from vit_jax.data.images.open import open_other_images
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.image_sources import a_run, everything, open_dataset
 from tests.official_sets import cifar_members, contents, serving, small, tar, with_files
-from vit_jax.data.fetch.places import FETCHED
+from vit_jax.data.prepared import FETCHED
 from vit_jax.errors import UserError
 from vit_jax.extras.sets import archives, prepare
 from vit_jax.extras.sets.archives import OFFICIAL, CifarSet

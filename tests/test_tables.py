@@ -15,8 +15,8 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.labels import labels_of
 from vit_jax.data.images.sources.layout import WHOLE
 from vit_jax.data.images.tables.columns import Declared
+from vit_jax.data.images.tables.files import find_table, metadata_in
 from vit_jax.data.images.tables.open import describe, open_table, open_test_table, read_table
-from vit_jax.data.images.tables.places import find_table, metadata_in
 from vit_jax.data.images.tables.rows import read_rows
 from vit_jax.errors import UserError
 
@@ -153,7 +153,8 @@ ONE_HOT = rows("image,MEL,NV,BCC", ("1.0,0.0,0.0", "0.0,1.0,0.0", "0.0,0.0,1.0",
 )  # fmt: skip
 def test_labels_are_read_by_what_the_table_says(root, text, stated, kind, names, values):
     found = table(root, text, **stated).labels
-    assert (found.kind, found.names) == (kind, tuple(names.split() if isinstance(names, str) else names))
+    names = tuple(names.split() if isinstance(names, str) else names)
+    assert (found.outputs.kind, found.outputs.names) == (kind, names)
     assert found.values.tolist() == values
     assert found.values.dtype == {"class": np.int32, "set": np.int8, "number": np.float64}[kind]
 
@@ -165,10 +166,11 @@ def test_json_lines_hold_what_a_csv_file_holds_and_lists(root):
         {"file_name": "i2.png", "label": ["a"], "id": 7},
     ]
     found = table(root, "\n".join(map(json.dumps, lines)), "metadata.jsonl").labels
-    assert (found.kind, found.names, found.values.tolist()) == ("set", ("a", "b"), [[1, 1], [0, 0], [1, 0]])
+    assert (found.outputs.kind, found.outputs.names) == ("set", ("a", "b"))
+    assert found.values.tolist() == [[1, 1], [0, 0], [1, 0]]
     points = "\n".join(json.dumps({"file_name": f"i{i}.png", "xy": [i, 0.1]}) for i in range(3))
     found = table(root, points, "metadata.jsonl", target="number").labels
-    assert (found.names, found.values.tolist()) == (("xy[0]", "xy[1]"), [[0, 0.1], [1, 0.1], [2, 0.1]])
+    assert (found.outputs.names, found.values.tolist()) == (("xy[0]", "xy[1]"), [[0, 0.1], [1, 0.1], [2, 0.1]])
 
 
 @pytest.mark.parametrize(

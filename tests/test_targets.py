@@ -7,10 +7,10 @@ import pytest
 
 import vit_jax
 from vit_jax.data.base import Given
-from vit_jax.data.folds import Positives, hold_out_groups
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
-from vit_jax.data.images.sources.label_arrays import typed_labels
+from vit_jax.data.images.sources.arrays import typed_labels
+from vit_jax.data.order import Positives, hold_out_groups
 from vit_jax.errors import UserError
 from vit_jax.plugins import Plugin
 from vit_jax.presets.images import digits

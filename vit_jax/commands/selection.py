@@ -9,7 +9,7 @@ from typing import Any
 
 from ..config.fields import option
 from ..config.hints import nearest
-from ..data.unreadable import FIELD, Unreadable
+from ..data.images.preprocess import FIELD, Unreadable
 from ..errors import UserError
 from ..text.classes import Spoken
 

@@ -324,6 +324,6 @@ def _variants(name: str) -> list[str]:
 
 def _download_size(run: RunConfig) -> str:
     """How large the archives of a run's data are, in words, if these are fetched by name; else empty."""
-    from ..data.fetch.places import FETCHED
+    from ..data.prepared import FETCHED
 
     return f"{FETCHED[run.data.source]} MB" if run.data.source in FETCHED else ""

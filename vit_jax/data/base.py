@@ -6,15 +6,49 @@ a whole `Split`. All arrays are numpy arrays on the host; n is the number of exa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ..errors import UserError
-from .listing import Listing
 
+PARTS = 64  # most stretches of a split
+
+
+class Listing(NamedTuple):
+    """The n examples of a source's split, in stretches of equal length."""
+
+    parts: list[str]
+    n: int
+    name: Callable[[int], str]  # of an example, in messages
+
+    @classmethod
+    def of(cls, digests: np.ndarray, name: Callable[[int], str]) -> Listing:
+        """That of examples with these digests, uint8 [n, bytes]."""
+        every = _every(len(digests))
+        stretches = (digests[start : start + every] for start in range(0, len(digests), every))
+        return cls([hashlib.blake2b(part.tobytes(), digest_size=4).hexdigest() for part in stretches],
+                   len(digests), name)  # fmt: skip
+
+    def first_difference(self, then: Any) -> str:
+        """A clause on the first stretch that is not as it was in the `parts` of as many examples; else empty."""
+        if not isinstance(then, list) or len(then) != len(self.parts):
+            return ""
+        i = next((i for i, pair in enumerate(zip(self.parts, then, strict=True)) if pair[0] != pair[1]), -1)
+        every = _every(self.n)
+        among = f"one of the {every} from {self.name(i * every)} on" if every > 1 else self.name(i)
+        return f"its first example that is not as it was is {among}" if i >= 0 else ""
+
+
+def _every(n: int) -> int:
+    """Examples in a stretch."""
+    return max(1, -(-n // PARTS))
+
+
+SPLITS = ("train", "validation", "test")
 Rows = Callable[[int], np.ndarray] | None  # of a batch of so many, those that this host takes, int [k]; None: all
 
 
@@ -30,16 +64,16 @@ class Given:
         """Whether the examples come without splits."""
         return not isinstance(self.data, Mapping)
 
-    def splits(self, known: Sequence[str]) -> dict[str, Any]:
-        """{split: its examples}, in the order of `known`, which may be named; those without splits are train."""
+    def splits(self) -> dict[str, Any]:
+        """{split: its examples}, train first; those without splits are train."""
         if self.whole:
             return {"train": self.data}
-        if not self.data or not self.data.keys() <= {*known}:
-            unknown = next((f"{name!r}" for name in self.data if name not in known), "empty")
+        if not self.data or not self.data.keys() <= {*SPLITS}:
+            unknown = next((f"{name!r}" for name in self.data if name not in SPLITS), "empty")
             raise UserError(
-                "data", f"its split is {unknown}", f"give {', '.join(known)}, of which train is needed to train"
+                "data", f"its split is {unknown}", f"give {', '.join(SPLITS)}, of which train is needed to train"
             )
-        return {name: self.data[name] for name in known if name in self.data}
+        return {name: self.data[name] for name in SPLITS if name in self.data}
 
 
 def not_given(source: str, form: str) -> UserError:
@@ -88,25 +122,19 @@ class Order(Protocol):
         """int64 [k]: indices into the training split for a step, counted from 0. Any step may be asked for first."""
 
 
-def same_content(recorded: Any, identity: Mapping[str, Any]) -> bool:
-    """What `Data.same_as` returns for the identity that a run recorded (None: unknown) and that of the data at hand."""
-    return recorded is None or (isinstance(recorded, dict) and {**recorded, "name": ""} == {**identity, "name": ""})
-
-
-class Data(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Data:
     """The data of a run."""
+
+    splits: Mapping[str, Any]  # {name: Split}: train first, then validation, test and others where there are any
+    identity: dict[str, Any]  # JSON values that are equal exactly if the data is; they are written to config.json
+    remarks: tuple[str, ...]  # sentences for the user, printed once when the data is opened
+    listings: Mapping[str, Listing] = field(default_factory=dict)  # {split: ...}, for messages; empty where not known
 
     @property
     def name(self) -> str:
         """Its name, as printed."""
-
-    @property
-    def splits(self) -> Mapping[str, Any]:
-        """{name: Split}: "train" first, then "validation", "test" and others where there are any."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """JSON values that are equal exactly if the data is; they are written to config.json."""
+        return str(self.identity["name"])
 
     def same_as(self, recorded: dict[str, Any] | None) -> bool:
         """Whether this is the data that a run began with, as it has to be where it resumes.
@@ -114,34 +142,53 @@ class Data(Protocol):
         The name in the recorded identity does not count: it may be that of a folder. None: the data is not known, as of
         a converted run.
         """
-
-    @property
-    def listings(self) -> Mapping[str, Listing]:
-        """{split: where it first differs from what it was}, for messages; empty where that is not known."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Sentences for the user, printed once when the data is opened."""
+        if recorded is None:
+            return True
+        return isinstance(recorded, dict) and {**recorded, "name": ""} == {**self.identity, "name": ""}
 
     @property
     def contents(self) -> str:
         """A few words on the contents, as printed: "10 classes"."""
+        raise NotImplementedError
 
     @property
     def sizes(self) -> dict[str, int]:
         """{field of the network's config: its value}, for the sizes that the data determines, such as classes."""
+        raise NotImplementedError
 
     def metadata(self) -> dict[str, Any]:
         """JSON values without which the trained network could not be used, such as class names, for config.json.
 
         The keys are those of `TaskSpec.metadata`.
         """
+        raise NotImplementedError
 
     def step_sizes(self, batch: int) -> dict[str, int]:
         """The sizes of a training batch, each of which the devices and the steps of accumulation have to divide.
 
         {the setting as the user knows it: rows}, one entry per shape that training batches have.
         """
+        return {f"batch {batch}": batch}
 
     def order(self, batch: int, seed: int, batches: int = 0) -> Order:
         """The order of training; with `batches` only the first examples that fill so many are taken."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Other:
+    """One split of other data than that which a network was trained on."""
+
+    name: str  # of the split; "all" where the data has no splits
+    split: Any
+    total: int
+    remarks: tuple[str, ...]
+
+
+def choose_split(whose: str, there: Iterable[str], wanted: str) -> str:
+    """The split of other data to evaluate: `wanted`, or test, validation or the first of those that are there."""
+    names = [*there]
+    name = wanted or next((each for each in ("test", "validation") if each in names), names[0])
+    if name not in names:
+        raise UserError(f"there is no split {name!r}", remedy=f"{whose} has {', '.join(names)}; choose one of them")
+    return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -27,11 +28,8 @@ def batches(split: Split, order: Order, start: int, stop: int, rows: Rows = None
     def make(step: int) -> Batch:
         return _rows(split, split.batch, reading.plan(step) if reading else order.indices(step), rows)
 
-    try:
+    with closing(reading) if reading else nullcontext():
         yield from prefetch(make, range(start, stop), _makers(split))
-    finally:
-        if reading:
-            reading.close()
 
 
 def evaluation_batches(
@@ -56,11 +54,8 @@ def evaluation_batches(
             reading.plan(i)
         return _rows(split, split.examples, padded[i], rows), parts[i]
 
-    try:
+    with closing(reading) if reading else nullcontext():
         yield from prefetch(make, range(len(starts)), _makers(split))
-    finally:
-        if reading:
-            reading.close()
 
 
 def in_order(parts: Sequence[Outputs]) -> dict[str, np.ndarray]:

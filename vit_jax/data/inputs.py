@@ -12,10 +12,9 @@ import numpy as np
 
 from ..errors import UserError
 from .images.high_bit_depth import extent_of, remark_on
-from .images.preprocess import Preprocess, decode_image, is_wide, open_image
+from .images.preprocess import Preprocess, Unreadable, decode_image, is_wide, open_image
 from .images.sources.arrays import narrowed
-from .images.sources.sequences import eight_bits
-from .unreadable import Unreadable
+from .images.sources.given import eight_bits
 
 _WANTED = "give paths, Pillow images or uint8 arrays"
 
@@ -66,9 +65,8 @@ def prepare_image(image: Any, preprocess: Preprocess) -> np.ndarray:
             raise UserError(
                 "images", _describe(pixels), "give uint8 pixels [h, w] or [h, w, C] with 1, 3 or 4 channels"
             )
-        return preprocess.apply(
-            Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
-        )
+        grey = pixels.ndim == 3 and pixels.shape[-1] == 1
+        return preprocess.apply(Image.fromarray(pixels[..., 0] if grey else pixels))
     if not isinstance(image, (str, os.PathLike, Image.Image, Stored)):
         raise UserError("images", f"{type(image).__name__} is no image", _WANTED)
     if preprocess.channels not in (1, 3):

@@ -218,18 +218,13 @@ def open_any(source: str, asked: Asked) -> Items | Source:
     return found
 
 
-def open_items(source: str, asked: Asked) -> Items:
-    """The same of items. Raises UserError for a source of labelled images alone."""
+def open_items(source: str, asked: Asked, images: bool = False) -> Items:
+    """The same of items, with images where these are wanted. Raises UserError for a source of labelled images alone."""
     found = open_any(source, asked)
     if isinstance(found, Source):
         raise UserError(asked.field, "has images with labels, and no other fields", "give another source")
-    return found
-
-
-def open_image_items(source: str, asked: Asked) -> Items:
-    """The same of items with images."""
-    found = open_items(source, asked)
-    check_images(asked.field, found)
+    if images:
+        check_images(asked.field, found)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Which examples a split has and a step takes: seeded permutations, stratified splits, the order of training.
+"""Which examples a split has and a step takes: seeded permutations, stratified splits, folds, the order of training.
 
 All of it is a function of integers. Permutations sort the raw output of a bit generator, which numpy guarantees to be
 the same in every version, unlike the result of its `shuffle`.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Literal
+from collections.abc import Container, Iterator
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..config.run import DataConfig
 from ..errors import Field, UserError
 
 Sampling = Literal["natural", "sqrt", "balanced"]
@@ -50,6 +52,15 @@ def hold_out(labels: np.ndarray, share: float, *seed: int) -> tuple[np.ndarray, 
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within the class
     held = rank < np.repeat(give, counts)
     return np.sort(by_class[~held]), np.sort(by_class[held])
+
+
+def lacking(data: DataConfig, there: Container[str], seed: int) -> Iterator[tuple[str, float, tuple[int, ...]]]:
+    """(name, share of train, seed) of each split to hold out: test first and without the run's seed, so that it depends
+    neither on that nor on the share of validation.
+    """
+    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
+        if share and name not in there:
+            yield name, share, salt
 
 
 def count_taken(n: int, batch: int, batches: int = 0) -> int:
@@ -102,9 +113,8 @@ class SampledOrder:
         self.steps_per_epoch = self.n // batch
         self.members = [np.flatnonzero(labels == label) for label in np.unique(labels)]  # of each class, ascending
         weights = [math.sqrt(len(rows)) if sampling == "sqrt" else 1.0 for rows in self.members]
-        self.shares = np.array(weights) * (
-            self.steps_per_epoch * batch / math.fsum(weights)
-        )  # of an epoch, in examples
+        # Of an epoch, in examples.
+        self.shares = np.array(weights) * (self.steps_per_epoch * batch / math.fsum(weights))
         self._epoch = functools.lru_cache(maxsize=2)(self._sample)  # two threads may be in two epochs
 
     def indices(self, step: int) -> np.ndarray:
@@ -167,3 +177,63 @@ class TokenOrder:
             batches = [ordered[j] for j in permutation(len(ordered), ORDER, epoch, self.seed, 1)]
             self._latest = (epoch, batches)
         return batches[i]
+
+
+PARTS = 20  # that a share is held out as some of
+
+
+class Positives(NamedTuple):
+    """What examples have that each part gets its share of: entry i says that example `rows[i]` has `columns[i]`."""
+
+    rows: np.ndarray  # int [p]
+    columns: np.ndarray  # int [p]
+
+
+def assign_folds(n: int, positives: Positives, groups: np.ndarray | None, folds: int, *seed: int) -> np.ndarray:
+    """The fold of each example: groups int [n] -> int64 [n].
+
+    A group has a vector: its share of all examples, and of all that have each of the columns. The groups with the
+    greatest entries come first, and each goes to the fold where it adds least to the sum of squares of what folds have.
+    """
+    group = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    number, width = int(group.max(initial=-1)) + 1, int(positives.columns.max(initial=-1)) + 2
+    # Sparse rows of the vectors: the last column counts all examples.
+    cells = np.concatenate([group[positives.rows] * width + positives.columns, group * width + (width - 1)])
+    cell, count = np.unique(cells, return_counts=True)
+    owner, column = np.divmod(cell, width)
+    share = count / np.bincount(column, count, minlength=width)[column]
+    starts = np.searchsorted(owner, np.arange(number + 1))
+    shuffled = permutation(number, *seed)
+    greatest = np.maximum.reduceat(share, starts[:-1]) if number else share
+    have = np.zeros((folds, width))
+    fold = np.empty(number, np.int64)
+    for g in shuffled[np.argsort(-greatest[shuffled], kind="stable")]:
+        own = slice(starts[g], starts[g + 1])
+        # (have + c)^2 - have^2 = 2 have c + c^2, and c^2 is the same for all folds; rounded, so that equal ones tie
+        cost = (have[:, column[own]] * share[own]).sum(1).round(12)
+        fold[g] = cost.argmin()
+        have[fold[g], column[own]] += share[own]
+    return fold[group]
+
+
+def hold_out_groups(
+    n: int, positives: Positives, groups: np.ndarray | None, share: float, *seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hold out whole groups, about a share of all examples and of those that have each of the columns: groups int [n].
+
+    What only some held out have is given back, as far as a group has it: each column stays with one group at least.
+    """
+    groups = np.arange(n) if groups is None else groups
+    names, group = np.unique(groups, return_inverse=True)
+    whole = abs(share * PARTS - round(share * PARTS)) < 1e-9
+    parts = min(len(names), PARTS if whole else 5 * PARTS if share >= 1 / (5 * PARTS) else round(1 / share))
+    taken = min(max(round(share * parts), 1), parts - 1)
+    # At equal distance: the rarest positives are in the first folds, one in each.
+    chosen = ((np.arange(taken) + 0.5) * parts / max(taken, 1)).astype(int)
+    held = np.isin(assign_folds(n, positives, groups, parts, *seed), chosen)
+    group, sizes = group.reshape(-1), np.bincount(group.reshape(-1))
+    stays = np.bincount(positives.columns, ~held[positives.rows])
+    for column in np.setdiff1d(positives.columns, np.flatnonzero(stays)):
+        owners = np.unique(group[positives.rows[positives.columns == column]])
+        held[group == owners[sizes[owners].argmin()]] = False
+    return np.flatnonzero(~held), np.flatnonzero(held)

@@ -14,8 +14,7 @@ import numpy as np
 
 from ..data.order import CORRUPTION, TokenOrder, permutation
 from ..data.texts.config import SentenceData
-from ..data.texts.flat import Flat
-from ..data.texts.sentences import Sentences
+from ..data.texts.sentences import Flat, Sentences
 from ..errors import Field, UserError
 from ..text.tokenizer import Tokenizer
 

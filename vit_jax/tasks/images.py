@@ -10,9 +10,8 @@ import numpy as np
 from jax import Array
 
 from ..augmentation.batch import normalise
-from ..data.images.preprocess import Preprocess
+from ..data.images.preprocess import Preprocess, Unreadable
 from ..data.inputs import list_images, prepare_image
-from ..data.unreadable import Unreadable
 from ..errors import UserError
 from ..machine.numerics import with_fixed_settings
 from .predictor import Predictor

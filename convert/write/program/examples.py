@@ -85,8 +85,8 @@ def _own(run: Run, source: str) -> tuple[tuple[str, Split], tuple[str, Split]]:
 
 def _other(source: str, preprocess: Preprocess, outputs: Outputs) -> tuple[tuple[str, Split], tuple[str, Split]]:
     """The same of other data, whose labels are those of a network."""
-    from vit_jax.data.eval_data import open_other_images
     from vit_jax.data.images.config import ImageData
+    from vit_jax.data.images.open import open_other_images
 
     data = ImageData(source=source)
     opened = open_other_images(data, "", preprocess, outputs)

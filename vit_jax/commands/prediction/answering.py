@@ -81,7 +81,7 @@ class Answering:
 
     def _report(self) -> None:
         """Say which images cannot be read. Raises UserError where there are no others."""
-        from ...data.unreadable import left_out
+        from ...data.images.preprocess import left_out
 
         errors = self.errors
         if errors and len(errors) == self.asked:

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...data.images.config import TABLE
 from ...data.images.preprocess import EXTENSIONS
+from ...data.images.sources.layout import Folder, Unused
 from ...data.images.tables.columns import Declared
+from ...data.images.tables.files import find_table
 from ...data.images.tables.open import table_files
-from ...data.images.tables.places import find_table
-from ...data.images.tree import Folder, Unused
 from ...data.inputs import Stored
-from ...data.items import Asked, Items, open_image_items, source_named
+from ...data.items import Asked, Items, open_items, source_named
 from ...errors import UserError
 from ...files.digests import bytes_digest
 from ...files.lines import Line, read_lines
@@ -73,7 +73,7 @@ def _is_local(given: Any) -> bool:
 def _elsewhere(text: str) -> Source:
     """The images of a source by name, or below a URL. Raises UserError where there are none."""
     if source_named(text):
-        return ItemInputs(open_image_items(text, Asked(text)))
+        return ItemInputs(open_items(text, Asked(text), images=True))
     folder, _, name = text.rpartition("/")
     if posixpath.splitext(name)[1].lower() in EXTENSIONS:
         return StoredImages(store_of(folder), [name])

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...files import strict_json
 from ...files.lines import quote, read_lines
 from ...files.places import copied
@@ -22,11 +22,11 @@ from ..images.high_bit_depth import Range
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
 from ..images.sources.folders import Files
+from ..images.sources.given import Sequenced, halves
 from ..images.sources.item_images import examples_of
-from ..images.sources.sequences import Sequenced, halves
-from ..images.tree import Folder, Unused
-from ..items import Asked, open_image_items, source_named
-from .config import GIVEN, TABLE
+from ..images.sources.layout import Folder, Unused
+from ..items import Asked, open_items, source_named
+from .config import GIVEN, SHAPES, TABLE, CaptionData
 
 FOLDER, COCO = "captions:", "coco:"
 HEADER = "image,caption"
@@ -38,29 +38,29 @@ Captioned = dict[str, list[str]]  # by paths of images, in the order of the file
 Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the captions of each)}
 
 
-def find_captions(
-    source: str,
-    given: Given | None = None,
-    stated: Range = (),
-    place: str = "",
-    verify: bool = False,
-) -> Found:
-    """Images with captions -> {split: (its images, the captions of each)}."""
+def find_captions(data: CaptionData, given: Given | None = None) -> Found:
+    """Images with captions, in `data.source` or given -> {split: (its images, the captions of each)}."""
     if given is not None:
-        return _read_given(given, stated)
-    if source == GIVEN:
+        return _read_given(given, data.range)
+    if data.source == GIVEN:
         raise not_given(GIVEN, "(images, captions)")
-    if source_named(source):
-        return _of_items(source, place, verify)
-    captioned = read_captioned(source)
+    if source_named(data.source):
+        return _of_items(data)
+    if not data.source.startswith((FOLDER, COCO)):
+        raise UserError(
+            Field("data.source"),
+            f"is {data.source}, which has no captions",
+            f"give {SHAPES}, captions:FOLDER, coco:FILE.json:FOLDER, wds:PATTERN or parquet:PATTERN",
+        )
+    captioned = read_captioned(data.source)
     paths = list(captioned)
     return {"train": (Files(paths, np.zeros(len(paths), np.int32)), [captioned[path] for path in paths])}
 
 
-def _of_items(source: str, place: str, verify: bool) -> Found:
+def _of_items(data: CaptionData) -> Found:
     """Images with captions that are items: each line of an item's text is one."""
-    field = f"data.source {source}"
-    items = open_image_items(source, Asked(field, place, verify))
+    field = f"data.source {data.source}"
+    items = open_items(data.source, Asked(field, data.dir, data.verify), images=True)
     found = [name for name in items.fields if _TEXTS.fullmatch(name)]
     if len(found) != 1:
         has = ", ".join(items.fields) or "no texts"
@@ -95,7 +95,7 @@ def _read_given(given: Given, stated: Range) -> Found:
     if given.class_names:
         raise UserError("class_names", "captions have no classes", "leave them out")
     out: Found = {}
-    for name, value in given.splits(("train", "validation", "test")).items():
+    for name, value in given.splits().items():
         pixels, captions = halves(name, value, "captions")
         several = [
             [each] if isinstance(each, str) else list(each) if isinstance(each, (list, tuple)) else []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...config.fields import Size, pair
+from ...config.fields import Size
 from ...config.vocabulary import WORDS
 from ...errors import Field, UserError
 from ...files.digests import array_digest
@@ -19,23 +19,19 @@ from ...text.record import make_one
 from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
-from ..base import Given
-from ..eval_data import Other
+from ..base import Given, Other, choose_split
 from ..images.blocks import BlockOrder, Blocks, blocks_in, blocks_of
 from ..images.pixels import Images, check_ranges
-from ..images.preprocess import Preprocess
+from ..images.preprocess import Preprocess, left_out, refuse_unreadable, stood_in
 from ..images.sources.arrays import Arrays
 from ..images.sources.base import Examples
 from ..images.sources.layout import WHOLE
 from ..images.statistics import statistics
-from ..items import source_named
 from ..order import SHUFFLE, Order, permutation
-from ..unreadable import left_out, refuse_unreadable, stood_in
 from . import shapes
-from .caption_set import CaptionSet, hold_out_images, identity_of
-from .captioned import COCO, FOLDER, Found, find_captions, without_captions
-from .config import GIVEN, SHAPES, CaptionData
-from .split import Captions
+from .caption_set import Captions, CaptionSet, check_words, hold_out_images, identity_of
+from .captioned import Found, find_captions, without_captions
+from .config import SHAPES, CaptionData
 
 # {split of the drawn scenes: how many it has}; how many there are to train on, the config says.
 SPLITS = {"validation": 500, "test": 500, "unseen": 300}
@@ -44,9 +40,8 @@ GREY = 128
 
 @dataclass(frozen=True)
 class CaptionedImages(CaptionSet):
-    """A set of images with captions, as the `Data` of a run (see data/base.py)."""
+    """A set of images with captions."""
 
-    splits: dict[str, Captions]
     preprocess: Preprocess
     blocks: Blocks | None = None
 
@@ -74,8 +69,7 @@ def open_captions(
     given: Given | None = None,
 ) -> CaptionedImages:
     """Open, check and split images with captions."""
-    how = (data.fit, data.size, data.interpolation, data.background)
-    preprocess = Preprocess(pair(image), channels, *how, (), (), data.range, pair(data.trim))
+    preprocess = Preprocess.of(data, image, channels)
     if data.source == SHAPES and given is None:
         if data.range:
             raise UserError(
@@ -83,17 +77,12 @@ def open_captions(
             )
         opened = _scenes(data, preprocess, grid)
     else:
-        there = _find(data, given)
+        there = find_captions(data, given)
         opened = _split_up(data, preprocess, seed, there)
         if given is None:
             opened = replace(opened, remarks=(*opened.remarks, *without_captions(data.source, there)))
-    if words not in (0, len(opened.vocabulary)):
-        whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
-        raise UserError(
-            Field("model.text.outputs"),
-            f"is {words} but {whose} has {len(opened.vocabulary)} ids",
-            "give `model.text.outputs 0` and `model.text.target_vocabulary 0`",
-        )
+    whose = f"data.source {data.source}" if data.tokenizer == WORDS else f"data.tokenizer {data.tokenizer}"
+    check_words(whose, words, opened.vocabulary)
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, opened.splits["train"])
     return replace(opened, preprocess=replace(preprocess, mean=mean, std=std))
@@ -107,35 +96,18 @@ def open_other_captions(
         raise UserError(
             Field("data.source"), f"is {SHAPES}, but there are captions of one's own to give: captions:FOLDER"
         )
-    there = _find(data, given)
+    there = find_captions(data, given)
     if [*there] == ["train"]:
         there = {WHOLE: there["train"]}
-    name = wanted or next((each for each in ("test", "validation") if each in there), next(iter(there)))
-    if name not in there:
-        raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
+    name = choose_split("the data", there, wanted)
     preprocess = replace(preprocess, range=data.range or preprocess.range)
     read = _decode(data, preprocess, *there[name])
     _check(data, vocabulary, read)
     total = 0  # examples of all splits, as a run on this data would have them
     with contextlib.suppress(UserError):
-        total = sum(map(len, _split_up(data, preprocess, seed, _find(data, given)).splits.values()))
+        total = sum(map(len, _split_up(data, preprocess, seed, find_captions(data, given)).splits.values()))
     remarks = (*read.remarks, *([left_out(read.unreadable)] if read.unreadable else []))
     return Other(name, _each_image(data, read, read.rows, vocabulary), total, remarks)
-
-
-def _find(data: CaptionData, given: Given | None) -> Found:
-    """The images and captions, by split, that are in `data.source` or `given`."""
-    if (
-        given is None
-        and data.source != GIVEN
-        and not (data.source.startswith((FOLDER, COCO)) or source_named(data.source))
-    ):
-        raise UserError(
-            Field("data.source"),
-            f"is {data.source}, which has no captions",
-            f"give {SHAPES}, captions:FOLDER, coco:FILE.json:FOLDER, wds:PATTERN or parquet:PATTERN",
-        )
-    return find_captions(data.source, given, data.range, data.dir, data.verify)
 
 
 def _pad(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
@@ -180,9 +152,8 @@ def _scenes(data: CaptionData, preprocess: Preprocess, grid: tuple[int, int]) ->
         f"unseen: scenes with {held}, which no other split has",
         "shuffled and blank: controls, the captions of test with the pictures of others and with grey ones",
     )
-    return CaptionedImages(
-        SHAPES, vocabulary, splits, identity_of(SHAPES, vocabulary, splits, content), remarks, preprocess
-    )
+    identity = identity_of(SHAPES, vocabulary, splits, content)
+    return CaptionedImages(vocabulary, preprocess, splits=splits, identity=identity, remarks=remarks)
 
 
 def _drawn_split(
@@ -196,7 +167,7 @@ def _drawn_split(
     """The split of drawn scenes."""
     n = len(scenes.captions)
     target = _pad(vocabulary, scenes.captions, data.length - 1)
-    images = Images(Arrays(scenes.pixels, np.zeros(n, np.int32), name), preprocess, True, data.threads)
+    images = Images(Arrays(scenes.pixels, np.zeros(n, np.int32), name), preprocess, True, data)
     h, w = preprocess.image
     whole = h == w and data.size in (0, h) and not any(preprocess.trim)  # no part of a scene is cropped away
     boxes, words = (scenes.boxes, scenes.words) if whole and data.tokenizer == WORDS else (None, None)
@@ -229,9 +200,7 @@ class _Read(NamedTuple):
 def _decode(data: CaptionData, preprocess: Preprocess, examples: Examples, captions: Sequence[Sequence[str]]) -> _Read:
     """Decode the images of a split. Raises UserError on those that cannot be read, unless they are to be left out."""
     room = len(captions) * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
-    images = Images(examples, preprocess, room, data.threads)
-    images.replaces = data.skip_unreadable and examples.known is not None
-    images.room = data.read_ahead * 1e9
+    images = Images(examples, preprocess, room, data)
     loaded = images.load(data.verify)
     if loaded.unreadable and not data.skip_unreadable:
         raise refuse_unreadable(f"data.source {data.source}", [examples.name(row) for row in loaded.unreadable])
@@ -247,11 +216,10 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
     """The splits of images with captions. What is missing is held out of train, by image. Raises UserError."""
     if "train" not in there:
         raise UserError("data", f"has no train split, only {', '.join(there)}", "give one to train on")
-    blocks = blocks_in(data, there["train"][0], {})
+    blocks = blocks_in(data, there["train"][0])
     parts = {name: _decode(data, preprocess, *some) for name, some in there.items()}
     own, rows = parts["train"], {name: part.rows for name, part in parts.items()}
-    shares = {"test": data.test, "validation": data.validation}
-    train, held = hold_out_images(own.rows, shares, parts, seed, blocks=blocks)
+    train, held = hold_out_images(own.rows, data, parts, seed, blocks=blocks)
     rows, parts = rows | held, parts | dict.fromkeys(held, own)
     several = own.several(train)
     captions = [caption for each in several for caption in each]
@@ -275,10 +243,9 @@ def _split_up(data: CaptionData, preprocess: Preprocess, seed: int, there: Found
         ids = vocabulary.ids
         share = float((target == ids.unknown).sum() / (target != ids.pad).sum())
         remarks.append(f"{share:.1%} of the words to train on occur only once, and are <unk>")
-    name = data.source.partition(":")[0]
-    identity = identity_of(name, vocabulary, splits, content)
-    of_train = None if blocks is None else blocks_of(data, blocks[of])
-    return CaptionedImages(name, vocabulary, splits, identity, tuple(remarks), preprocess, of_train)
+    identity = identity_of(data.source.partition(":")[0], vocabulary, splits, content)
+    of_train = blocks_of(data, blocks, of)
+    return CaptionedImages(vocabulary, preprocess, of_train, splits=splits, identity=identity, remarks=tuple(remarks))
 
 
 def _remarks_on(parts: Sequence[_Read]) -> list[str]:

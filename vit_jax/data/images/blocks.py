@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import Field, UserError
 from ..base import Rows
 from ..items import Batch, Reading, Run
-from ..order import BLOCKS, WINDOWS, permutation
+from ..order import BLOCKS, WINDOWS, Sampling, permutation
 from .config import FittedImages
 from .pixels import Images
 from .sources.base import Examples
@@ -79,7 +79,9 @@ class BlockOrder:
         return start, permutation(stop - start, WINDOWS, epoch, self.seed, 0, k)
 
 
-def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -> np.ndarray | None:
+def blocks_in(
+    data: FittedImages, train: Examples, repeats: int = 1, sampling: Sampling = "natural"
+) -> np.ndarray | None:
     """The block of each image of train, int64 [n], where training reads in blocks; else None."""
     items = train.items if isinstance(train, ItemImages) else None
     if items is None or not items.together:
@@ -89,37 +91,52 @@ def blocks_in(data: FittedImages, train: Examples, without: Mapping[str, Any]) -
         return None
     if data.order == "global" or not (data.order or len(items) > MANY or items.prefers_blocks):
         return None
-    for name, value in without.items():
+    if repeats > 1 or sampling != "natural":
+        name, value = ("augment.repeats", repeats) if repeats > 1 else ("data.sampling", sampling)
         what = f"is {value}, and data.order is blocks"
         raise UserError(Field(name), what, "leave it out, or give `data.order global`")
     return items.blocks(data.block)
 
 
-def blocks_of(data: FittedImages, blocks: np.ndarray) -> Blocks:
-    """The blocks of training examples: of each its own, int64 [n], ascending."""
-    starts = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))
-    return Blocks(starts, data.window or max(4, math.ceil(MIXED * (len(starts) - 1) / max(len(blocks), 1))))
-
-
-def read_ahead(images: Images, of: np.ndarray, order: Any, start: int, stop: int, rows: Rows) -> Reading | None:
-    """What reads the images of training batches before they are needed; None where these do not come in blocks. Shapes:
-    of int [n].
-    """
-    if not isinstance(order, BlockOrder) or not isinstance(images.examples, ItemImages) or images.in_memory:
+def blocks_of(data: FittedImages, blocks: np.ndarray | None, rows: np.ndarray) -> Blocks | None:
+    """The blocks of the training examples, `rows` int [n], by `blocks_in`; None where these do not come in blocks."""
+    if blocks is None:
         return None
-
-    def batch(step: int) -> Batch:
-        found = order.read(step)
-        own = found if rows is None else found[rows(len(found))]
-        runs = {low: Run(of[low:high], last) for _, low, high, last in own.tolist()}
-        return Batch(step // order.steps_per_epoch, found[:, 0], runs)
-
-    return images.examples.read_ahead(batch, start, stop, images.room)
+    starts = np.flatnonzero(np.diff(blocks[rows], prepend=-1, append=-1))
+    return Blocks(starts, data.window or max(4, math.ceil(MIXED * (len(starts) - 1) / max(len(rows), 1))))
 
 
-def read_in_order(images: Images, of: np.ndarray, parts: Sequence[np.ndarray], rows: Rows) -> Reading | None:
-    """The same of examples that come in their own order: of int [n]."""
-    if not isinstance(images.examples, ItemImages) or images.in_memory:
-        return None
-    own = [of[part if rows is None else part[rows(len(part))]] for part in parts]
-    return images.examples.read_together(own, images.room)
+class Pictured:
+    """The n examples of a split, whose images are the given rows, int [n], of a source's split."""
+
+    def __init__(self, images: Images, rows: np.ndarray):
+        self.images, self.rows = images, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, i: int) -> str:
+        """The name of the image of example i in messages: its file, or its index in the source, such as test[17]."""
+        return self.images.examples.name(int(self.rows[i]))
+
+    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Reading | None:
+        """What reads the images of training batches before they are needed; None where they do not come in blocks."""
+        images = self.images.examples
+        if not isinstance(order, BlockOrder) or not isinstance(images, ItemImages) or self.images.in_memory:
+            return None
+
+        def batch(step: int) -> Batch:
+            found = order.read(step)
+            own = found if rows is None else found[rows(len(found))]
+            runs = {low: Run(self.rows[low:high], last) for _, low, high, last in own.tolist()}
+            return Batch(step // order.steps_per_epoch, found[:, 0], runs)
+
+        return images.read_ahead(batch, start, stop, self.images.room)
+
+    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Reading | None:
+        """The same of examples that come in their own order, each part int [k]."""
+        images = self.images.examples
+        if not isinstance(images, ItemImages) or self.images.in_memory:
+            return None
+        own = [self.rows[part if rows is None else part[rows(len(part))]] for part in parts]
+        return images.read_together(own, self.images.room)

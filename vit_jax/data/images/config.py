@@ -13,8 +13,8 @@ from ...config.fields import Size, execution, identity
 from ...config.outputs import Target
 from ...config.run import DataConfig
 from ...errors import UserError
-from ..fetch.places import data_dir
 from ..order import Sampling
+from ..prepared import data_dir
 
 # {split: the names that people give it}
 SPLITS = {
@@ -22,6 +22,7 @@ SPLITS = {
     "validation": ("validation", "val", "valid", "validate", "dev", "development"),
     "test": ("test", "testing", "tst"),
 }
+SPLIT_OF = {name: split for split, names in SPLITS.items() for name in names}
 FOLDER = "folder:"
 TABLE = "csv:"
 GIVEN = "arrays"  # the data.source of a run whose images were given in Python

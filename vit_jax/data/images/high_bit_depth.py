@@ -47,10 +47,8 @@ class Extent(NamedTuple):
             return "has colours of 16 bits, of which Pillow keeps the upper 8" if stated else ""
         if not (np.isfinite(self.least) and np.isfinite(self.greatest)):
             return "has pixels that are no finite numbers"
-        held, (low, high) = (
-            f"holds values from {number(self.least)} to {number(self.greatest)}",
-            stated or (0, self.top),
-        )
+        held = f"holds values from {number(self.least)} to {number(self.greatest)}"
+        low, high = stated or (0, self.top)
         if np.isnan(high):
             return f"{held}, of unknown range"
         within = low <= self.least and self.greatest <= high
@@ -138,9 +136,7 @@ def of_range(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def remark_on(extents: np.ndarray, stated: Range, flag: bool = True) -> tuple[str, ...]:
-    """Sentences on images with more than 8 bits: the values that are there, where they are few of those of the range.
-    Shapes: extents float [n, 4].
-    """
+    """Sentences on images with more than 8 bits, and where their extents, float [n, 4], fill little of the range."""
     kinds, least, greatest, top = extents.T
     wide = (kinds == Kind.WIDE) & ((top == LARGEST) | bool(stated))
     low, high = stated or (0, LARGEST)

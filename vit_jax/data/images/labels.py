@@ -15,8 +15,7 @@ import numpy as np
 from ...config.hints import nearest
 from ...config.outputs import Outputs
 from ...errors import UserError
-from ..folds import Positives, hold_out_groups
-from ..order import hold_out
+from ..order import Positives, hold_out, hold_out_groups
 from .config import composed, numbered_classes
 from .sources.base import Source
 from .sources.layout import WHOLE
@@ -65,9 +64,7 @@ class Labels:
         return labels
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
-        """The labels of other data as a network has them -> (the labels [n, ...]; a remark where they are not matched
-        by name).
-        """
+        """(the labels of other data as a network has them, [n, ...], a remark where they are not matched by name)."""
         raise NotImplementedError
 
     def groups(self, labels: np.ndarray) -> np.ndarray:
@@ -89,10 +86,6 @@ class Labels:
                 of = f"{len(names)} of the {self.contents(outputs)}"
                 out.append(f"{name} has no example of {of} ({listed}){averages}")
         return tuple(out)
-
-    def all(self, source: Source) -> np.ndarray:
-        """0..K-1."""
-        return np.arange(len(source.outputs.names))
 
 
 class Classes(Labels):
@@ -192,7 +185,7 @@ class LabelSets(Labels):
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Labels of the network that the data has no column of are unknown."""
-        labels, known = source.splits[split].labels, self.all(source)
+        labels, known = source.splits[split].labels, np.arange(len(source.outputs.names))
         places, remark = _match_names(field, source.outputs.names, known, network, self.each)
         out = np.full((len(labels), len(network)), UNKNOWN, np.int8)
         out[:, places] = labels
@@ -228,7 +221,7 @@ class Numbers(Labels):
 
     def matched(self, field: str, split: str, source: Source, network: Sequence[str]) -> tuple[np.ndarray, str]:
         """Every number of the network has to be there."""
-        labels, known = source.splits[split].labels, self.all(source)
+        labels, known = source.splits[split].labels, np.arange(len(source.outputs.names))
         places, remark = _match_names(field, source.outputs.names, known, network, self.each)
         if len(missing := np.setdiff1d(np.arange(len(network)), places)):
             raise UserError(field, f"lacks the number {network[missing[0]]} of the network", "add it")
@@ -272,15 +265,12 @@ def _match_names(
     unknown = [name for name in used if composed(name) not in place]
     if not unknown:
         return np.array([place.get(composed(name), -1) for name in names], np.int32), ""
+    in_order = np.arange(len(names), dtype=np.int32)
     if list(names) == numbered_classes(len(names)) and present[-1] < len(network):
-        return np.arange(
-            len(names), dtype=np.int32
-        ), f"its {each[1]} have no names: their numbers are taken as the network's"
+        return in_order, f"its {each[1]} have no names: their numbers are taken as the network's"
     numbered = list(network) == numbered_classes(len(network))
     if numbered and len(names) == len(network):
-        return np.arange(
-            len(names), dtype=np.int32
-        ), f"the network's {each[1]} are only numbers: the data's are matched by order"
+        return in_order, f"the network's {each[1]} are only numbers: the data's are matched by order"
     listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
     ours = ", ".join(map(repr, network[:3])) + (f", ... {network[-1]!r}" if len(network) > 3 else "")
     hint = nearest(unknown[0], list(network)) if len(unknown) == 1 and not numbered else ""

@@ -17,19 +17,20 @@ from ...config.fields import Size, pair
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
-from ..base import Given
-from ..unreadable import left_out, refuse_unreadable, stood_in
+from ..base import Given, Other, choose_split
 from .blocks import blocks_in, blocks_of
-from .config import ImageData
-from .held_out import hold_out_splits, unlabelled_remarks
+from .config import FOLDER, ImageData
 from .labels import labels_of
-from .pixels import Images, Loaded, check_ranges, sizes
-from .preprocess import Preprocess, has_colours
+from .pixels import Images, Loaded, are_unchanged, check_ranges
+from .preprocess import Preprocess, has_colours, left_out, refuse_unreadable, stood_in
 from .sources.arrays import Arrays
 from .sources.base import Source
-from .sources.open import open_image_source
-from .splits import Dataset, Split
+from .sources.folders import open_test_folder
+from .sources.layout import WHOLE
+from .sources.open import check_target, folder_of, open_image_source, table_of
+from .splits import Dataset, Split, hold_out_splits, unlabelled_remarks
 from .statistics import statistics
+from .tables.open import declared_in, open_test_table
 
 ENLARGED = 3  # times larger than they are, from which on it is said that images are made so
 LOOKED_AT = 8  # images that are looked at for colours
@@ -52,29 +53,29 @@ def open_images(
     """Open, check and split a set of images."""
     _check_fields(data, pair(image))
     source = open_image_source(data, given, fetch)
-    how = (data.fit, data.size, data.interpolation, data.background)
-    preprocess = Preprocess(pair(image), channels, *how, (), (), data.range, pair(data.trim))
+    preprocess = Preprocess.of(data, image, channels)
     _check_source(data, source, preprocess, classes)
 
-    blocks = _blocks(data, source, repeats)
+    blocks = blocks_in(data, source.splits["train"], repeats=repeats, sampling=data.sampling)
     images, loaded = _decode(data, source, preprocess)
     rows, remarks = _readable(data, images, loaded, source.outputs)
     remarks += check_ranges(data, images, loaded)
     splits = _splits_of(data, source, images, rows, seed, blocks)
-    outputs = labels_of(source.outputs).fitted(f"data.source {data.source}", source.outputs, splits["train"].labels)
-    for split in splits.values():
-        split.outputs = outputs
+    outputs = splits["train"].outputs
 
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, splits["train"])
     remarks += labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
     remarks += _image_remarks(images["train"], rows["train"], loaded, pair(image))
-    identity = _identity(source, splits, images, rows, loaded)
-    preprocess, listings = replace(preprocess, mean=mean, std=std), {name: loaded[name].listing for name in loaded}
-    remarks = source.remarks + unlabelled_remarks(data, source) + remarks
-    of_train = None if blocks is None else blocks_of(data, blocks[splits["train"].rows])
-    how_taken = (repeats, data.sampling, source.stands_in)
-    return Dataset(source.name, outputs, splits, preprocess, identity, remarks, *how_taken, listings, of_train)
+    return Dataset(
+        outputs,
+        replace(preprocess, mean=mean, std=std),
+        *(repeats, data.sampling, source.stands_in, blocks_of(data, blocks, splits["train"].rows)),
+        splits=splits,
+        identity=_identity(source, splits, images, rows, loaded),
+        remarks=source.remarks + unlabelled_remarks(data, source) + remarks,
+        listings={name: each.listing for name, each in loaded.items()},
+    )
 
 
 def _decode(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[dict[str, Images], dict[str, Loaded]]:
@@ -84,10 +85,7 @@ def _decode(data: ImageData, source: Source, preprocess: Preprocess) -> tuple[di
     """
     total = sum(len(examples.labels) for examples in source.splits.values())
     in_memory = total * math.prod(preprocess.image) * preprocess.channels <= data.memory * 1e9
-    images = {name: Images(examples, preprocess, in_memory, data.threads) for name, examples in source.splits.items()}
-    for each in images.values():
-        each.replaces = data.skip_unreadable and each.examples.known is not None
-        each.room = data.read_ahead * 1e9
+    images = {name: Images(examples, preprocess, in_memory, data) for name, examples in source.splits.items()}
     sealed = {name for name, examples in source.splits.items() if name == "test" and examples.sealed}
     return images, {name: images[name].load(data.verify) for name in images if name not in sealed}
 
@@ -137,9 +135,7 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
     for name, examples in source.splits.items():
         if not len(examples.labels):
             raise UserError(field, f"its {name} split is empty", "add examples or choose another set")
-        if preprocess.channels not in (1, 3) and not (
-            isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))
-        ):
+        if preprocess.channels not in (1, 3) and not are_unchanged(examples, preprocess):
             raise UserError(
                 Field("model.channels"), f"is {preprocess.channels}", "give 1 for grey or 3 for colour images"
             )
@@ -150,13 +146,6 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
             f"is {wanted} but {field} has {labels.contents(source.outputs)}",
             f"give `model.classes {len(names)}`, or 0 for the number that the data has",
         )
-
-
-def _blocks(data: ImageData, source: Source, repeats: int) -> np.ndarray | None:
-    """`blocks_in` of the images to train on. Raises UserError."""
-    without: dict[str, Any] = {"augment.repeats": repeats} if repeats > 1 else {}
-    without |= {"data.sampling": data.sampling} if data.sampling != "natural" else {}
-    return blocks_in(data, source.splits["train"], without)
 
 
 def _readable(
@@ -194,44 +183,25 @@ def _image_remarks(
     train: Images, rows: np.ndarray, loaded: dict[str, Loaded], image: tuple[int, int]
 ) -> tuple[str, ...]:
     """Remarks on how images are fitted to the network, of whose training set these rows can be read."""
-    fitted = _crop_remark(loaded) + _enlarged_remark(loaded, image)
-    return fitted + _colour_remark(train, rows) + _index_remarks(loaded)
-
-
-def _crop_remark(loaded: dict[str, Loaded]) -> tuple[str, ...]:
-    """A remark if the centre crop leaves out more than half of the images' area, on average; else nothing."""
+    remarks = []
     lost = 1 - float(np.concatenate([each.kept for each in loaded.values()]).mean())
-    if lost <= 0.5:
-        return ()
-    return (f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give `data.fit pad`",)
-
-
-def _enlarged_remark(loaded: dict[str, Loaded], image: tuple[int, int]) -> tuple[str, ...]:
-    """How many times larger the images are made, where that is much."""
+    if lost > 0.5:
+        remarks.append(
+            f"the centre crop leaves out {lost:.0%} of the images' area; to show whole images, give `data.fit pad`"
+        )
     times = max((min(image) / each.side for each in loaded.values() if each.side), default=1)
-    if times < ENLARGED:
-        return ()
-    return (
-        f"images are enlarged {times:.2g} times, from {min(image) / times:.0f} to {min(image)} pixels a side, and "
-        "each step costs as much as of such: a smaller `model.image` is faster",
-    )
-
-
-def _colour_remark(images: Images, rows: np.ndarray) -> tuple[str, ...]:
-    """That a network of one channel does not see the colours which some of the first readable images have."""
-    if images.preprocess.channels != 1:
-        return ()
-    if not any(has_colours(images.open(row, images.examples.read(row))) for row in rows[:LOOKED_AT].tolist()):
-        return ()
-    return (
-        "the images have colours, but the network takes one channel, so they are made grey; to keep the colours, "
-        "give `model.channels 3`",
-    )
-
-
-def _index_remarks(loaded: dict[str, Loaded]) -> tuple[str, ...]:
-    """Where an index cannot be kept, and why; once."""
-    return tuple({each.remark for each in loaded.values()} - {""})
+    if times >= ENLARGED:
+        remarks.append(
+            f"images are enlarged {times:.2g} times, from {min(image) / times:.0f} to {min(image)} pixels a side, and "
+            "each step costs as much as of such: a smaller `model.image` is faster"
+        )
+    seen = rows[:LOOKED_AT].tolist() if train.preprocess.channels == 1 else []
+    if any(has_colours(train.open(row, train.examples.read(row))) for row in seen):
+        remarks.append(
+            "the images have colours, but the network takes one channel, so they are made grey; to keep the colours, "
+            "give `model.channels 3`"
+        )
+    return (*remarks, *({each.remark for each in loaded.values()} - {""}))
 
 
 def _splits_of(
@@ -246,9 +216,87 @@ def _splits_of(
     outputs, kind = source.outputs, labels_of(source.outputs)
     whole = source if blocks is None else replace(source, groups={"train": blocks})
     splits = hold_out_splits(data, {name: Split(images[name], rows[name], outputs) for name in rows}, whole, seed)
+    fitted = kind.fitted(f"data.source {data.source}", outputs, splits["train"].labels)
     for name, split in splits.items():
+        split.outputs = fitted
         split.groups = source.groups[name][rows[name]] if name in source.groups else None
         present = kind.present(split.labels)
         if name != "train" and len(present) < len(outputs.names):
             split.classes = present
     return splits
+
+
+def open_other_images(
+    data: ImageData, wanted: str, preprocess: Preprocess, outputs: Outputs, given: Given | None = None
+) -> Other:
+    """Open a split of images for evaluation, decoded when they are taken; their labels are the network's."""
+    field = f"data.source {data.source}" if given is None else "data"
+    range_ = data.range or preprocess.range
+    data = replace(data, range=range_, target=outputs.kind)  # type: ignore[arg-type]  # what is measured is a Target
+    preprocess = replace(preprocess, range=data.range)
+    source = _open(data, outputs, given)
+    check_target(data, source)
+    if given is not None and given.whole:
+        source = replace(source, splits={WHOLE: source.splits["train"]})
+    name = _choose_split(field, source, wanted)
+    unlabelled = [f"{why} and is left out" for why in source.unlabelled.values()]
+    examples = source.splits[name]
+    _check_examples(field, name, source, preprocess)
+    kind = labels_of(outputs)
+    labels, remark = kind.matched(field, name, source, outputs.names)
+    images, rows = Images(examples, preprocess, False, data), np.arange(len(examples.labels))
+    unreadable = [*images.load().unreadable] if data.skip_unreadable else []
+    if len(unreadable) == len(rows):
+        raise UserError(
+            field, f"none of its {len(rows):,} images can be read, such as {examples.name(0)}", "give others"
+        )
+    examples.labels = labels
+    split = Split(images, np.delete(rows, unreadable), outputs)
+    split.groups = source.groups[name][split.rows] if name in source.groups else None
+    split.classes = kind.present(split.labels)
+    remarks = [remark, *unlabelled, *source.remarks]
+    if unreadable:
+        remarks.append(left_out([examples.name(row) for row in unreadable]))
+    if len(split.classes) < len(outputs.names):
+        remarks.append(
+            f"its images are of {len(split.classes)} of the network's {kind.contents(outputs)}; "
+            "macro averages are over these"
+        )
+    total = sum(len(each.labels) for each in source.splits.values())
+    return Other(name, split, total, tuple(filter(None, remarks)))
+
+
+def _open(data: ImageData, outputs: Outputs, given: Given | None) -> Source:
+    """The source that a network with these outputs is measured on: of a folder or a table any split may be missing."""
+    if given is None and (place := table_of(data)):
+        return open_test_table(place, declared_in(data), outputs)
+    if given is None and data.source.startswith(FOLDER):
+        return open_test_folder(folder_of(data))
+    return open_image_source(data, given)
+
+
+def _check_examples(field: str, name: str, source: Source, preprocess: Preprocess) -> None:
+    """Raise UserError about the images of a split that a network cannot be measured on."""
+    examples = source.splits[name]
+    if not len(examples.labels):
+        what = "holds no images; give others" if name == WHOLE else f"its {name} split is empty; choose another split"
+        raise UserError(field, what)
+    if preprocess.channels not in (1, 3) and not are_unchanged(examples, preprocess):
+        raise UserError(
+            field,
+            f"the network takes {preprocess.channels} channels, which image files do not have",
+            f"give an .npz with images {[*preprocess.image, preprocess.channels]}",
+        )
+    if isinstance(examples, Arrays) and (fault := examples.extent.fault(preprocess.range)):
+        raise UserError(field, f"{examples.title} {fault}", "give pixels of more, as in training")
+
+
+def _choose_split(field: str, source: Source, wanted: str) -> str:
+    """The split to take."""
+    if wanted in source.unlabelled and wanted not in source.splits:
+        raise UserError(field, source.unlabelled[wanted], "sort its images into one folder per class, or give predict")
+    if wanted and wanted != WHOLE and [*source.splits] == [WHOLE]:
+        raise UserError(
+            f"there is no split {wanted!r}", remedy=f"{field} has no splits; leave `split` out to take all its images"
+        )
+    return choose_split(field, source.splits, wanted)

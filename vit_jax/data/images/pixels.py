@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,13 +14,12 @@ from ...errors import UserError
 from ...files.digests import array_digest
 from ...files.places import StoreError
 from ...machine import backend
-from ..listing import Listing
+from ..base import Listing
 from ..progress import progress
 from . import identity
 from .config import FittedImages
 from .high_bit_depth import Extent, Kind, extent_of, range_for, remark_on
-from .jpeg import decode_unchanged
-from .preprocess import Preprocess, decode_image
+from .preprocess import Preprocess, decode_image, decode_unchanged
 from .sources.arrays import Arrays
 from .sources.base import Examples, Stamps
 from .sources.index import Index, find, save
@@ -50,16 +50,16 @@ class Loaded(NamedTuple):
 class Images:
     """The preprocessed images of one split of a source: in memory (`in_memory`), or decoded when they are taken."""
 
-    def __init__(self, examples: Examples, preprocess: Preprocess, in_memory: bool, threads: int):
+    def __init__(self, examples: Examples, preprocess: Preprocess, in_memory: bool, data: FittedImages):
         self.examples, self.preprocess, self.in_memory = examples, preprocess, in_memory
-        self.threads = threads or backend.cores()
+        self.threads = data.threads or backend.cores()
         self.digest = ""  # of all images, once they are loaded
         self.wide: dict[int, Extent] = {}  # {row: its extent} of those that `take` found to have more than 8 bits
-        self.replaces = False  # whether an image that cannot be read is replaced by its next, of `examples.known`
-        self.room = 1e9  # bytes that may be held of images which are read ahead
+        self.replaces = data.skip_unreadable and examples.known is not None  # one that cannot be read, by its next
+        self.room = data.read_ahead * 1e9  # bytes that may be held of images which are read ahead
         self.stand_ins: dict[int, int] = {}  # {row of such an image: the row whose image and label it has}
         self._pixels: np.ndarray | None = None  # uint8 [n, h, w, C]
-        if isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:])):
+        if isinstance(examples, Arrays) and are_unchanged(examples, preprocess):
             self._pixels = examples.pixels.reshape(-1, *preprocess.image, preprocess.channels)
 
     def __len__(self) -> int:
@@ -151,9 +151,9 @@ class Images:
                 if stored is not None and not Extent(*seen.extents[row]).fault(self.preprocess.range):
                     stored[row] = self._pixels_of(image, whole)
             if whole is not None:
-                seen.digests[row] = _bytes(identity.pixel_digest(whole))
+                seen.digests[row] = np.frombuffer(identity.pixel_digest(whole), np.uint8)
             elif isinstance(raw, bytes):
-                seen.digests[row] = _bytes(identity.digest(raw))
+                seen.digests[row] = np.frombuffer(identity.digest(raw), np.uint8)
 
         parts = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
         reading = self.examples.read_together(parts, self.room) if isinstance(self.examples, ItemImages) else None
@@ -170,11 +170,8 @@ class Images:
                     seen.unreadable[row] = str(error)
                 seen.known[row] = True
 
-        try:
+        with closing(reading) if reading else nullcontext():
             self._each(look_at_some, range(len(parts)))
-        finally:
-            if reading:
-                reading.close()
 
     def _pixels_of(self, image: Image.Image, whole: np.ndarray | None) -> np.ndarray:
         """The preprocessed pixels of an image, whose own are `whole` where these are known."""
@@ -245,9 +242,7 @@ class Images:
 
 
 def check_ranges(data: FittedImages, images: Mapping[str, Images], loaded: Mapping[str, Loaded]) -> tuple[str, ...]:
-    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or that of their kind, is not
-    theirs.
-    """
+    """Remarks on pixels of more than 8 bits. Raises UserError where `data.range`, or their kind's, is not theirs."""
     held, misfits = [], []
     for split, found in loaded.items():
         rows = np.delete(np.arange(len(found.extents)), [*found.unreadable])
@@ -274,11 +269,12 @@ def _range_remedy(extents: np.ndarray) -> str:
     return f"give {range_for(wide[:, 1].min(), wide[:, 2].max())}"
 
 
-def _bytes(digest: bytes) -> np.ndarray:
-    return np.frombuffer(digest, np.uint8)
-
-
 def sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """(height, width, channels) of an image of shape (h, w) or (h, w, C)."""
     height, width, *channels = shape
     return height, width, *(channels or [1])  # type: ignore[return-value]
+
+
+def are_unchanged(examples: Examples, preprocess: Preprocess) -> bool:
+    """Whether examples are arrays that stay as they are."""
+    return isinstance(examples, Arrays) and preprocess.leaves_unchanged(*sizes(examples.pixels.shape[1:]))

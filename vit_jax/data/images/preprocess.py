@@ -1,4 +1,4 @@
-"""One image: from the bytes of a file to the pixels that a network takes.
+"""One image: from the bytes of a file to the pixels that a network takes, or refused by name.
 
 Training, evaluation and prediction all use `Preprocess.apply`, and a run saves its `Preprocess`, so that they cannot
 differ.
@@ -8,24 +8,57 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
+import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...config.fields import Size, pair
 from ...errors import UserError
 from ...files.reading import open_regular, read_regular
-from ..unreadable import Unreadable
-from .config import OPTIONAL
+from .config import OPTIONAL, FittedImages
 from .high_bit_depth import LARGEST, Extent, Range, eight_bits, extent_of, may_be_wide, note_stored, number, wide_pixels
 from .resample import resized_part
 
 if TYPE_CHECKING:
     from PIL import Image
+
+FIELD = "`data.skip_unreadable True`"
+
+
+class Unreadable(UserError):
+    """Image files that cannot be read, or are incomplete: what skip_unreadable leaves out."""
+
+
+def refuse_unreadable(field: str, names: Sequence[str]) -> Unreadable:
+    """The error for a source with unreadable images of these names."""
+    remedy = f"replace or remove them, or leave them out with {FIELD}"
+    return Unreadable(field, f"{_count(names)}: {_listed(names)}", remedy)
+
+
+def left_out(names: Sequence[str]) -> str:
+    """A remark on unreadable images that are left out."""
+    return f"{_count(names)} left out: {_listed(names)}"
+
+
+def stood_in(names: Sequence[str]) -> str:
+    """A remark on unreadable images in whose place others are taken."""
+    return f"{_count(names)} replaced by the next of the shard: {_listed(names)}"
+
+
+def _count(names: Sequence[str]) -> str:
+    return f"{len(names):,} unreadable image{'s' if len(names) > 1 else ''}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
 
 # The formats that are read, by Pillow's names, the most common first. Trying all of Pillow's formats would take several
 # times as long as decoding a small image, and some of them start other programs.
@@ -135,6 +168,14 @@ class Preprocess:
     range: Range = ()
     trim: tuple[int, int] = (0, 0)
 
+    @classmethod
+    def of(
+        cls, data: FittedImages, image: Size, channels: int, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
+    ) -> Preprocess:
+        """The one that a run states."""
+        how = (data.fit, data.size, data.interpolation, data.background)
+        return cls(pair(image), channels, *how, mean, std, data.range, pair(data.trim))
+
     def check(self, image: Image.Image, name: str) -> Extent:
         """The extent of an image's pixels."""
         extent = extent_of(image)
@@ -168,9 +209,8 @@ class Preprocess:
         """The pixels of an image of any size and mode: uint8 [h, w, C]."""
         if any(self.trim):
             return self.whole.apply(image)[: self.image[0], : self.image[1]]
-        image = self._resized(
-            _flatten_alpha(_narrow(image, self.range, self.background), self.channels, self.background)
-        )
+        narrow = _narrow(image, self.range, self.background)
+        image = self._resized(_flatten_alpha(narrow, self.channels, self.background))
         return np.asarray(image).reshape(*self.image, self.channels)
 
     def _resized(self, image: Image.Image) -> Image.Image:
@@ -265,3 +305,45 @@ def _flatten_alpha(image: Image.Image, channels: int, background: int) -> Image.
         image = image.convert("RGB")
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
+
+
+# What only Pillow reads: orientations (of EXIF or XMP), Adobe's colours, several pictures in a file.
+LEFT_TO_PILLOW = (b"Exif\0", b"Orientation", b"Adobe", b"MPF\0")
+
+
+def decode_unchanged(encoded: bytes, preprocess: Preprocess) -> np.ndarray | None:
+    """uint8 [h, w, C] of a JPEG that stays as it is, and that simplejpeg decodes as Pillow does; None of any other."""
+    if encoded[:3] != b"\xff\xd8\xff" or preprocess.range or not (known := equal_kinds()):
+        return None
+    import simplejpeg
+
+    try:
+        height, width, colours, kind = simplejpeg.decode_jpeg_header(encoded)
+        channels = 1 if colours == "Gray" and preprocess.channels == 1 else 3
+        as_it_is = kind in known and preprocess.leaves_unchanged(height, width, channels)
+        if not as_it_is or any(mark in encoded for mark in LEFT_TO_PILLOW):
+            return None
+        pixels: np.ndarray = simplejpeg.decode_jpeg(encoded, "GRAY" if channels == 1 else "RGB")
+    except ValueError:
+        return None
+    return pixels
+
+
+@functools.cache
+def equal_kinds() -> frozenset[str]:
+    """The kinds of subsampling that simplejpeg, as it is installed, decodes to Pillow's pixels; none without it."""
+    try:
+        import simplejpeg
+    except ImportError:
+        return frozenset()
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 256, (53, 75, 3), dtype=np.uint8)
+    equal = {"444": True, "422": True, "420": True, "Gray": True}
+    for (i, kind), quality, progressive in itertools.product(enumerate(equal), (50, 95), (False, True)):
+        file = io.BytesIO()
+        shown = pixels[..., 0] if kind == "Gray" else pixels
+        Image.fromarray(shown).save(file, "JPEG", quality=quality, progressive=progressive, subsampling=min(i, 2))
+        decoded = simplejpeg.decode_jpeg(file.getvalue(), "GRAY" if kind == "Gray" else "RGB")
+        equal[kind] &= np.array_equal(decoded.reshape(shown.shape), np.asarray(Image.open(file)))
+    return frozenset(kind for kind, same in equal.items() if same)

@@ -56,10 +56,7 @@ def resized_part(
 
 
 class _Axis:
-    """The pixels of one axis, of which each of those from `start` to `stop` of the resized axis is made.
-
-    `first` and `last` bound the pixels that are needed at all.
-    """
+    """The pixels `first` to `last` of an axis, of which those from `start` to `stop` of a resized one are made."""
 
     def __init__(self, length: int, resized: int, start: int, stop: int, kernel: str):
         if resized == length:  # Pillow leaves such an axis as it is

@@ -1,39 +1,38 @@
-"""Examples of a split, and a set of images as its splits."""
+"""Examples of a split, a set of images as its splits, and those that a source lacks, held out from train.
+
+What is held out, shares or a fold, is alike in all labels, and keeps groups whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ...config.outputs import Outputs
-from ..base import Rows, same_content
-from ..items import Reading
-from ..listing import Listing
-from ..order import Order, SampledOrder, Sampling, count_taken
-from .blocks import BlockOrder, Blocks, read_ahead, read_in_order
+from ...errors import Field, UserError
+from ..base import SPLITS, Data
+from ..order import FOLDS, Order, SampledOrder, Sampling, assign_folds, count_taken, lacking
+from .blocks import BlockOrder, Blocks, Pictured
+from .config import ImageData
 from .high_bit_depth import remark_on
 from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
+from .sources.base import Source
 
 
-class Split:
+class Split(Pictured):
     """The images and labels of one split: the given rows of a source's split."""
 
     def __init__(self, images: Images, rows: np.ndarray, outputs: Outputs):
-        self.images, self.rows = images, rows  # int [n]: the places of the examples in the source's split
+        super().__init__(images, rows)
         self.outputs = outputs  # what the labels are; of numbers with the mean and std that batches are normalised by
         self.labels: np.ndarray = images.examples.labels[rows]  # [n] or [n, K], see labels.py
-        self.classes: np.ndarray | None = (
-            None  # the classes that macro averages are over, int; None: all of the network
-        )
+        self.classes: np.ndarray | None = None  # int, those that macro averages are over; None: all of the network
         self.groups: np.ndarray | None = None  # int [n], of examples that belong together; None: each is by itself
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def subset(self, indices: np.ndarray) -> Split:
         """A split of only these examples."""
@@ -64,38 +63,21 @@ class Split:
             self.labels[indices] = self.source_labels[self.images.rows_of_labels(rows)]
         return images
 
-    def ahead(self, order: Any, start: int, stop: int, rows: Rows) -> Reading | None:
-        """As `blocks.read_ahead`."""
-        return read_ahead(self.images, self.rows, order, start, stop, rows)
-
-    def ahead_in_order(self, parts: Sequence[np.ndarray], rows: Rows) -> Reading | None:
-        """As `blocks.read_in_order`."""
-        return read_in_order(self.images, self.rows, parts, rows)
-
     def wide_remarks(self) -> tuple[str, ...]:
         """Remarks on pixels of more than 8 bits in the images that were taken."""
         wide = [*self.images.wide.values()]
         return remark_on(np.array(wide).reshape(-1, 4), self.images.preprocess.range)
 
-    def name(self, i: int) -> str:
-        """The name of example i in messages: its file, or its index in the source, such as test[17]."""
-        return self.images.examples.name(int(self.rows[i]))
-
 
 @dataclass(frozen=True)
-class Dataset:
-    """A set of labelled images, as the `Data` of a run (see data/base.py)."""
+class Dataset(Data):
+    """A set of labelled images."""
 
-    name: str
     outputs: Outputs
-    splits: dict[str, Split]
     preprocess: Preprocess
-    identity: dict[str, Any]
-    remarks: tuple[str, ...]
     repeats: int = 1
     sampling: Sampling = "natural"
     stands_in: bool = False  # see sources/base.py
-    listings: Mapping[str, Listing] = field(default_factory=dict)
     blocks: Blocks | None = None
     # What the loss needs of the labels of train, as entries of the metadata: {name: a number for each output}.
     of_loss: Mapping[str, list[float]] = field(default_factory=dict)
@@ -110,10 +92,6 @@ class Dataset:
         """The number of classes, labels or numbers, as printed."""
         return labels_of(self.outputs).contents(self.outputs)
 
-    def same_as(self, recorded: dict[str, Any] | None) -> bool:
-        """Whether a run that recorded this identity began with this data; None: not known, of a converted run."""
-        return same_content(recorded, self.identity)
-
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and what the labels are, for config.json."""
         return {"preprocess": self.preprocess.to_dict(), **self.outputs.to_metadata(), **self.of_loss}
@@ -123,10 +101,6 @@ class Dataset:
         """The number of outputs, as a field of the network's config."""
         return {"classes": len(self.outputs.names)}
 
-    def step_sizes(self, batch: int) -> dict[str, int]:
-        """{the setting: examples of a training batch}, for the message if that cannot be divided."""
-        return {f"batch {batch}": batch}
-
     def order(self, batch: int, seed: int, batches: int = 0) -> Order | SampledOrder | BlockOrder:
         """The order of training."""
         n = count_taken(len(self.splits["train"]), batch, batches)
@@ -135,3 +109,63 @@ class Dataset:
         if self.sampling != "natural" and not batches:
             return SampledOrder(self.splits["train"].labels, batch, seed, self.sampling)
         return Order(n, batch, seed, repeats=1 if batches else self.repeats)
+
+
+def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, seed: int) -> dict[str, Any]:
+    """train, validation and test of a source."""
+    splits, kind, groups = {**splits}, labels_of(source.outputs), source.groups.get("train")
+    if data.folds:
+        _hold_out_fold(data, splits, source)
+    for name, share, salt in lacking(data, [*splits], seed):
+        train = splits["train"]
+        group = None if groups is None else groups[train.rows]
+        stay, held = kind.hold_out(train.labels, group, share, *salt)
+        if not len(held):
+            what, remedy = f"{share} of {len(train)} examples leaves {name} empty", "give a larger share, or 0 for no "
+            if group is not None and (group == group[0]).all():
+                one, other = f"group ({data.group})", "leave data.group out"
+                if not data.group:
+                    one, other = "block, which blocks hold out whole", "give `data.order global`"
+                what, remedy = f"{what}: they are one {one}", f"{other}, or give 0 for no "
+            raise UserError(Field(f"data.{name}"), what, f"{remedy}such split")
+        splits["train"], splits[name] = train.subset(stay), train.subset(held)
+    return {name: splits[name] for name in SPLITS if name in splits}
+
+
+def _hold_out_fold(data: ImageData, splits: dict[str, Any], source: Source) -> None:
+    """Hold out a fold of train, as test or else as validation. Raises UserError."""
+    name = next((each for each in ("test", "validation") if each not in splits), "")
+    if not name:
+        raise UserError(
+            Field("data.folds"),
+            f"is {data.folds}, but the data has validation and test",
+            "leave it out, or give train alone",
+        )
+    train, kind, names, groups = splits["train"], labels_of(source.outputs), source.outputs.names, source.groups
+    group = groups["train"][train.rows] if groups else None
+    parts = len(train) if group is None else len(np.unique(group))
+    if parts < data.folds:
+        counted = "examples" if group is None else f"groups ({data.group})"
+        held = f"are {parts} {counted}" if parts > 1 else f"is 1 of the {counted}"
+        what = f"is {data.folds}, and there {held}"
+        raise UserError(Field("data.folds"), what, f"give {parts} at most" if parts > 1 else "leave it out")
+    fold = assign_folds(len(train), kind.positives(train.labels), group, data.folds, FOLDS)
+    splits["train"], splits[name] = (train.subset(np.flatnonzero(on)) for on in (fold != data.fold, fold == data.fold))
+    few = "give fewer folds, or more examples"
+    for k in range(data.folds):  # all of them, so that none fails after others have been trained
+        there, learned = (kind.present(train.labels[on]) for on in (fold == k, fold != k))
+        if len(alone := np.setdiff1d(there, learned)):
+            raise UserError(Field("data.folds"), f"is {data.folds}, and only fold {k} has {names[alone[0]]}", few)
+        if len(there) < min(kind.least, len(names)):
+            has = ", ".join(names[k] for k in there) or "unknown labels"
+            raise UserError(Field("data.folds"), f"is {data.folds}, and fold {k} has only {has}", few)
+
+
+def unlabelled_remarks(data: ImageData, source: Source) -> tuple[str, ...]:
+    """Which splits have no labels."""
+    remarks = []
+    for name, why in source.unlabelled.items():
+        share = data.test if name == "test" else data.validation
+        instead = f"; {share:.0%} of train is held out as {name} in its place (data.{name})" if share else ""
+        remarks.append(f"{why} and is left out{instead}")
+    return tuple(remarks)

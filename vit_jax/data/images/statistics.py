@@ -26,9 +26,7 @@ _IMAGENET: tuple[tuple[float, ...], tuple[float, ...]] = ((0.485, 0.456, 0.406),
 def statistics(
     normalize: str, source: str, preprocess: Preprocess, train: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean and standard deviation of pixels. What is measured on images not in memory is kept for later starts.
-    Returns (mean, std) of each channel, for pixels in 0..1.
-    """
+    """(mean, std) of each channel, for pixels in 0..1; those measured on images not in memory are kept for later."""
     channels = preprocess.channels
     if normalize == "none":
         return (0.0,) * channels, (1.0,) * channels

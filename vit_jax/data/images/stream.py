@@ -21,9 +21,8 @@ from .config import GIVEN, ImageData, numbered_classes
 from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
-from .sources.given import open_given
-from .sources.label_arrays import typed_labels
-from .sources.sequences import NAMES, as_image, class_names_of, is_sequence
+from .sources.arrays import typed_labels
+from .sources.given import NAMES, as_image, class_names_of, is_sequence, open_given
 from .splits import Dataset, Split
 from .statistics import statistics
 
@@ -41,22 +40,14 @@ def stream_in(given: Given | None) -> Any:
     return train if is_stream(train) else None
 
 
-@dataclass(frozen=True)
-class Length:
-    """How many steps a run on an iterator has: what of its config decides that."""
-
-    batch: int
-    epochs: int
-    max_steps: int
-
-    def steps_per_epoch(self, stream: Any) -> int:
-        """The steps of an epoch: those of the iterator if it has a length, else a part of max_steps."""
-        if hasattr(stream, "__len__"):
-            return len(stream)
-        if not self.max_steps:
-            what = "is an iterator without a length"
-            raise UserError("data", what, "say how many steps are to be done with `max_steps N`")
-        return max(1, self.max_steps // self.epochs)
+def _steps_per_epoch(stream: Any, epochs: int, max_steps: int) -> int:
+    """The steps of an epoch: those of the iterator if it has a length, else a part of max_steps."""
+    if hasattr(stream, "__len__"):
+        return len(stream)
+    if not max_steps:
+        what = "is an iterator without a length"
+        raise UserError("data", what, "say how many steps are to be done with `max_steps N`")
+    return max(1, max_steps // epochs)
 
 
 class Stream:
@@ -64,9 +55,10 @@ class Stream:
 
     def __init__(self, stream: Any, preprocess: Preprocess, steps: int, target: str):
         self._stream, self._iterator, self._preprocess, self._steps = stream, iter(stream), preprocess, steps
-        self.outputs, self._target, self.taken = Outputs(target or "class"), target, 0
+        self.outputs, self.taken = Outputs(target or "class"), 0
         first = self._next()
-        self.size, self.kind = len(first[1]), typed_labels("data", "labels of batch 0", first[1], len(first[1]), target)
+        self.size = len(first[1])
+        self.kind, _ = typed_labels("data", "labels of batch 0", first[1], self.size, target)
         self._waiting = [first]
 
     def __len__(self) -> int:
@@ -149,13 +141,18 @@ class Streamed(Dataset):
 
 
 def open_stream(
-    data: ImageData, preprocess: Preprocess, normalize: str, classes: int, given: Given, length: Length
+    data: ImageData,
+    preprocess: Preprocess,
+    normalize: str,
+    classes: int,
+    given: Given,
+    epochs: int,
+    max_steps: int,
 ) -> Streamed:
     """Open the training batches of an iterator, and other splits that were given beside it."""
     stream = stream_in(given)
-    train: Any = Stream(stream, preprocess, length.steps_per_epoch(stream), data.target)
-    kind = train.kind[0]
-    if kind == "number":
+    train: Any = Stream(stream, preprocess, _steps_per_epoch(stream, epochs, max_steps), data.target)
+    if train.kind == "number":
         raise UserError(
             "data", "is an iterator of numbers, which training has to know to normalise them", "give a sequence"
         )
@@ -171,11 +168,11 @@ def open_stream(
         raise UserError("data", what, "name them in class_names, or count them by `model.classes K`")
     if classes not in (0, len(names)):
         raise UserError(Field("model.classes"), f"is {classes}, and {len(names)} classes are named", "give as many")
-    outputs = Outputs(kind, names)
+    outputs = Outputs(train.kind, names)
     train.outputs = outputs
     splits: dict[str, Any] = {"train": train}
     for name, examples in (source.splits if source else {}).items():
-        images = Images(examples, preprocess, True, data.threads)
+        images = Images(examples, preprocess, True, data)
         images.load()
         splits[name] = Split(images, np.arange(len(examples.labels)), outputs)
     if normalize != "given":
@@ -183,4 +180,4 @@ def open_stream(
         preprocess = replace(preprocess, mean=mean, std=std)
     sizes = {name: len(split) for name, split in splits.items()}
     identity = {"name": GIVEN, "sizes": sizes, "version": 2, "once": True, "content": uuid.uuid4().hex}
-    return Streamed(GIVEN, outputs, splits, preprocess, identity, (ONCE,))
+    return Streamed(outputs, preprocess, splits=splits, identity=identity, remarks=(ONCE,))

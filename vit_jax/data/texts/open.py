@@ -20,15 +20,23 @@ from ...text.record import digest, make_tokenizers
 from ...text.spoken import prefix_of
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
-from ..base import Given, not_given
+from ..base import Given, Other, choose_split, not_given
 from ..items import source_named
-from ..order import SHUFFLE, TEST, VALIDATION, hold_out, permutation
-from . import cached, numbers
+from ..order import SHUFFLE, hold_out, lacking, permutation
+from . import numbers
 from .config import GIVEN, TEXTS, SentenceData
-from .encode import Encoder, TextEncoder, cut_remark
-from .flat import Flat, gather_sentences
+from .corpus import (
+    Corpus,
+    Encoder,
+    TextEncoder,
+    build_corpus,
+    corpus_folder,
+    cut_remark,
+    find_corpus,
+    link_corpus,
+)
 from .pairs import FORMS, Chosen, InFiles, InTexts, Pairs, are_in_files, find_pairs_of_items, read_pairs
-from .sentences import Sentences, Texts
+from .sentences import Flat, Sentences, Texts, gather_sentences
 
 SPLITTING = 2  # raised with each change of how words are split, after which corpora in the cache are others
 
@@ -60,52 +68,40 @@ def open_sentences(
         "vocabulary": digest(source, target),
         "content": text_digest(content),
     }
-    remarks = (
-        told
-        + tuple(cuts)
-        + tuple(
-            f"{name}: always giving the most frequent target has an exact match of {splits[name].chance:.4f}"
-            for name in ("validation", "test")
-            if name in splits and data.corrupt == "none"
-        )
-    )
+    measured = [name for name in ("validation", "test") if name in splits and data.corrupt == "none"]
+    remarks = (*told, *cuts)
+    for name in measured:
+        chance = splits[name].chance
+        remarks += (f"{name}: always giving the most frequent target has an exact match of {chance:.4f}",)
     if data.shuffle_sources:
-        splits["train"] = _with_shuffled_sources(splits["train"], seed)
+        train = splits["train"]
+        shuffled = train.flat_source.take(permutation(len(train), SHUFFLE, seed))
+        splits["train"] = train.of(shuffled, train.flat_target)
         remarks += ("a control: the sources of train are shuffled among its targets, so they carry no information",)
-    return Texts(identity["name"], source, target, splits, identity, remarks)
-
-
-def _with_shuffled_sources(train: Sentences, seed: int) -> Sentences:
-    """The pairs with their sources shuffled among their targets."""
-    return train.of(train.flat_source.take(permutation(len(train), SHUFFLE, seed)), train.flat_target)
+    return Texts(source, target, splits=splits, identity=identity, remarks=remarks)
 
 
 def open_other_pairs(
     data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: Given | None
-) -> tuple[str, Sentences, int, tuple[str, ...]]:
+) -> Other:
     """Pairs of sentences that a trained network is only evaluated on."""
     found = _find(data, given)
     if given.whole if given is not None else [*found] == ["train"]:
         found = {"all": found["train"]}
-    name = wanted or next((name for name in ("test", "validation") if name in found), next(iter(found)))
-    if name not in found:
-        raise UserError(f"there is no split {name!r}", remedy=f"data has {', '.join(found)}; choose one of them")
-    data = data if isinstance(found[name], InTexts) else replace(data, corrupt="none")
-    corpus = _encode(data, found[name], source, target, 0)
-    cut = cut_remark(name, corpus.cut, len(found[name]), data.lengths[-1])
+    name = choose_split("data", found, wanted)
     pairs = found[name]
+    data = data if isinstance(pairs, InTexts) else replace(data, corrupt="none")
+    corpus = _encode(data, pairs, source, target, 0)
     told = pairs.remarks if isinstance(pairs, InFiles) else ()
-    remarks = (*told, *([cut] if cut else []))
-    return name, _make_split(data, pairs, name, corpus, 0), sum(map(len, found.values())), remarks
+    cut = cut_remark(name, corpus.cut, len(pairs), data.lengths[-1])
+    split = _make_split(data, pairs, name, corpus, 0)
+    return Other(name, split, sum(map(len, found.values())), (*told, *filter(None, [cut])))
 
 
 def _open_pairs(
     data: SentenceData, one: bool, seed: int, given: Given | None
-) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], dict[str, cached.Corpus]]:
-    """({split: pairs}, (source tokenizer, target tokenizer), {split: its ids} where they are in the cache).
-
-    With `one`, both tokenizers have the same ids.
-    """
+) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], dict[str, Corpus]]:
+    """({split: pairs}, both tokenizers, with `one` of the same ids, {split: its ids} where they are in the cache)."""
     found = _find(data, given)
     if "train" not in found:
         raise UserError("data", f"has no train split, only {', '.join(found)}", "give one to train on")
@@ -161,22 +157,22 @@ def _open_cached(
     key: Mapping[str, Any],
     tokenizers: Callable[[], tuple[Tokenizer, Tokenizer]],
     seed: int,
-) -> tuple[cached.Corpus | None, tuple[Tokenizer, Tokenizer]]:
+) -> tuple[Corpus | None, tuple[Tokenizer, Tokenizer]]:
     """(the corpus of train in the cache, its tokenizers); without the corpus where it cannot be written there."""
-    folder = cached.place(key)
-    corpus = cached.find(folder)
+    folder = corpus_folder(key)
+    corpus = find_corpus(folder)
     if corpus is None:
         sides = tokenizers()
         try:
-            cached.build(folder, sides, _encoder(data, train, *sides, seed), lambda *both: _digests(data, sides, *both))
+            build_corpus(folder, sides, _encoder(data, train, *sides, seed), lambda *both: _digests(data, sides, *both))
         except OSError:  # a full disk, or a home that cannot be written: then all is in memory
             return None, sides
-        corpus = cached.find(folder)
+        corpus = find_corpus(folder)
         if corpus is None:
             return None, sides
     if data.tokenizer in TRAINED:
         # A run keeps the tokenizer that was trained for it, and when it goes on looks for what that has encoded.
-        cached.also(cached.place({**key, "tokenizer": digest(*corpus.sides)}), folder)
+        link_corpus(corpus_folder({**key, "tokenizer": digest(*corpus.sides)}), folder)
     return corpus, corpus.sides
 
 
@@ -210,7 +206,7 @@ def _read_given(given: Given) -> dict[str, Pairs]:
     """Pairs that were given in Python, as {split: pairs}. Raises UserError."""
     if given.class_names:
         raise UserError("class_names", "texts have no classes", "leave it out")
-    found = given.splits(("train", "validation", "test"))
+    found = given.splits()
     out: dict[str, Pairs] = {}
     for name, value in found.items():
         sequence = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str)
@@ -236,9 +232,7 @@ def _pair(given: Any) -> tuple[str, str] | None:
 
 def _with_held_out(data: SentenceData, pairs: Mapping[str, Pairs], seed: int) -> dict[str, Pairs]:
     """The splits of a source, and those that it lacks, held out from train: test independently of the seed."""
-    for name, share, salt in (("test", data.test, (TEST,)), ("validation", data.validation, (VALIDATION, seed))):
-        if name in pairs or not share:
-            continue
+    for name, share, salt in lacking(data, [*pairs], seed):
         train = pairs["train"]
         _, held = hold_out(np.zeros(len(train), np.int64), share, *salt)
         if not len(held):
@@ -283,7 +277,7 @@ def _encoder(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokeni
     return TextEncoder(data, pairs, source, target, _corruption(data, source, seed)[1])
 
 
-def _encode(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer, seed: int) -> cached.Corpus:
+def _encode(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer, seed: int) -> Corpus:
     """The pairs or texts of a split as ids, in memory. Raises UserError as `Encoder` does."""
     encoder = _encoder(data, pairs, source, target, seed)
     rows = [*encoder]
@@ -292,7 +286,7 @@ def _encode(data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokeniz
         for side, tokenizer in enumerate((source, target))
     ]
     sides = source, target
-    return cached.Corpus(sides, flat[0], flat[1], encoder.cut, _digests(data, sides, *flat))
+    return Corpus(sides, flat[0], flat[1], encoder.cut, _digests(data, sides, *flat))
 
 
 def _digests(data: SentenceData, sides: tuple[Tokenizer, Tokenizer], source: Flat, target: Flat) -> tuple[str, str]:
@@ -301,7 +295,7 @@ def _digests(data: SentenceData, sides: tuple[Tokenizer, Tokenizer], source: Fla
     return source.digest(longest, sides[0].ids.pad), target.digest(longest - 1, sides[1].ids.pad)
 
 
-def _make_split(data: SentenceData, pairs: Pairs, name: str, corpus: cached.Corpus, seed: int) -> Sentences:
+def _make_split(data: SentenceData, pairs: Pairs, name: str, corpus: Corpus, seed: int) -> Sentences:
     source, target = corpus.sides
     pads = source.ids.pad, target.ids.pad
     if data.corrupt != "none":

@@ -8,11 +8,11 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -23,7 +23,14 @@ from ...files.reading import LINE, open_regular
 from ..items import Asked, Items, open_items
 from .config import TEXTS
 
-Pairs = Collection[tuple[str, str]]  # (source sentence, target sentence); each iteration begins anew
+
+class Pairs(Protocol):
+    """Pairs of a source and a target sentence, of which each iteration begins anew."""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]: ...
+
+    def __len__(self) -> int: ...
+
 
 FORMS = "pairs:FROM-TO:FOLDER, pairs:FILE,FILE, tsv:FILE, wds:FROM-TO:PATTERN or parquet:FROM-TO:PATTERN"
 _NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -34,7 +41,7 @@ def are_in_files(source: str) -> bool:
     return source.startswith(("pairs:", "tsv:"))
 
 
-class InFiles(Collection[tuple[str, str]]):
+class InFiles:
     """The pairs in two files of one sentence per line, or in one table: read anew by each iteration, never held.
 
     Iterations, and the properties, raise UserError where a file cannot be read or has other than pairs.
@@ -45,18 +52,22 @@ class InFiles(Collection[tuple[str, str]]):
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         self._scanned  # noqa: B018  # as many lines in both files
-        return (_side_by_side if len(self.files) == 2 else _table)(self.source, *self.files)
+        if len(self.files) == 1:
+            return _table(self.source, self.files[0])
+        left, right = (_lines(self.source, file, "mend it, or remove it from both files") for file in self.files)
+        return zip(left, right, strict=True)
 
     def __len__(self) -> int:
         return self._scanned[0][0]
-
-    def __contains__(self, pair: object) -> bool:
-        return any(pair == each for each in self)
 
     @property
     def digests(self) -> list[str]:
         """What identifies the files' content."""
         return [digest for _, digest in self._scanned]
+
+    def name(self, side: int, i: int) -> str:
+        """Where the source (0) or the target (1) of pair i stands."""
+        return f"{self.files[side * (len(self.files) - 1)].name} line {i + 1}"
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -82,13 +93,11 @@ class InFiles(Collection[tuple[str, str]]):
         return found
 
 
-class InTexts(Collection[tuple[str, str]]):
+class InTexts:
     """The lines of files of texts that are not blank, each as a source without a target: read anew, never held.
 
     Iterations, and the properties, raise UserError where a file cannot be read.
     """
-
-    remarks: tuple[str, ...] = ()
 
     def __init__(self, source: str):
         self.source = source
@@ -104,16 +113,12 @@ class InTexts(Collection[tuple[str, str]]):
 
     @cached_property
     def _count(self) -> int:
-        count = sum(1 for _ in self)
-        if not count:
-            raise UserError(f"data.source {self.source}", "holds no texts", "put some there, one in a line")
-        return count
+        return sum(1 for _ in self)
 
     def __len__(self) -> int:
+        if not self._count:
+            raise UserError(f"data.source {self.source}", "holds no texts", "put some there, one in a line")
         return self._count
-
-    def __contains__(self, pair: object) -> bool:
-        return any(pair == each for each in self)
 
     @cached_property
     def digests(self) -> list[str]:
@@ -131,7 +136,7 @@ class InTexts(Collection[tuple[str, str]]):
 
 
 @dataclass(frozen=True)
-class Chosen(Collection[tuple[str, str]]):
+class Chosen:
     """Some of the pairs, in their order: those where `mask`, bool [n], is True."""
 
     pairs: Pairs
@@ -143,11 +148,8 @@ class Chosen(Collection[tuple[str, str]]):
     def __len__(self) -> int:
         return int(self.mask.sum())
 
-    def __contains__(self, pair: object) -> bool:
-        return any(pair == each for each in self)
 
-
-class InItems(Collection[tuple[str, str]]):
+class InItems:
     """The pairs in two fields of items."""
 
     def __init__(self, items: Items, fields: Sequence[str]):
@@ -159,9 +161,6 @@ class InItems(Collection[tuple[str, str]]):
 
     def __len__(self) -> int:
         return len(self._items)
-
-    def __contains__(self, pair: object) -> bool:
-        return any(pair == each for each in self)
 
     def name(self, side: int, i: int) -> str:
         """Where the source (0) or the target (1) of pair i stands."""
@@ -193,17 +192,11 @@ def place(pairs: Pairs, side: int, i: int) -> str:
     """Where a sentence of pair i stands, the source (0) or the target (1): its file and line, or its number."""
     if isinstance(pairs, Chosen):
         return place(pairs.pairs, side, int(np.flatnonzero(pairs.mask)[i]))
-    if isinstance(pairs, InItems | InTexts):
-        return pairs.name(side, i)
-    if not isinstance(pairs, InFiles):
-        return f"pair {i}"
-    return f"{pairs.files[side * (len(pairs.files) - 1)].name} line {i + 1}"
+    return pairs.name(side, i) if isinstance(pairs, InFiles | InItems | InTexts) else f"pair {i}"
 
 
 def read_pairs(source: str) -> dict[str, InFiles]:
-    """The pairs of sentences of a source. All files are UTF-8, compressed by gzip if their names end with .gz. Returns
-    {split: pairs}; without splits all are train.
-    """
+    """{split: pairs} of a source; without splits all are train. Files are UTF-8, gzipped if their names end in .gz."""
     kind, _, rest = source.partition(":")
     if kind == "tsv":
         return {"train": InFiles(source, (Path(os.path.expanduser(rest)),))}
@@ -235,12 +228,6 @@ def _folder(source: str) -> dict[str, InFiles]:
             f"data.source {source}", f"has no pairs in train.{left} and train.{right} (or .gz)", "put them there"
         )
     return found
-
-
-def _side_by_side(source: str, left: Path, right: Path) -> Iterator[tuple[str, str]]:
-    """The lines of two files as pairs, of which they have equally many."""
-    blank = "mend it, or remove it from both files"
-    yield from zip(_lines(source, left, blank), _lines(source, right, blank), strict=True)
 
 
 def _table(source: str, file: Path) -> Iterator[tuple[str, str]]:

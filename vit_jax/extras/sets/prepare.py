@@ -22,7 +22,7 @@ from typing import IO
 
 import numpy as np
 
-from ...data.fetch.places import find_prepared
+from ...data.prepared import find_prepared
 from ...data.progress import progress
 from ...errors import UserError
 from ...files.arrays import read_arrays

@@ -16,13 +16,13 @@ import numpy as np
 
 from ...config.hints import nearest
 from ...config.outputs import Outputs
-from ...data.fetch.places import data_dir, find_prepared, prepared_around, prepared_in
 from ...data.images.config import numbered_classes
 from ...data.images.sources.arrays import Arrays
 from ...data.images.sources.base import Examples, Source, Stamps, first_line, stamp_files
 from ...data.images.sources.index import Index, find
 from ...data.images.tables.rows import JSON_LINES
 from ...data.items import Asked
+from ...data.prepared import data_dir, find_prepared, prepared_around, prepared_in
 from ...errors import UserError
 from ...files.atomic import read_json
 from ...files.digests import content_digest
@@ -45,7 +45,7 @@ _ROOM = 256 << 20  # bytes of encoded images that stay in memory, per split, whe
 
 
 @dataclass
-class Records:
+class Records(Examples):
     """Examples of a prepared TFDS set. Its array_record files have checksums."""
 
     records: Any  # serialized tf.train.Example
@@ -54,7 +54,6 @@ class Records:
     split: str
     files: Stamps
     sealed: bool = True
-    known: None = None
 
     def read(self, i: int) -> bytes:
         return self.first[i] if i < len(self.first) else _features(self.records[i])["image"].bytes_list.value[0]

@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ...data.fetch.places import MARK, VERSION
 from ...data.images.preprocess import EXTENSIONS
+from ...data.prepared import MARK, VERSION
 from ...data.progress import progress
 from ...errors import Field, UserError
 from ...files.atomic import make_folder, write_text

@@ -13,9 +13,8 @@ import numpy as np
 from jax import Array
 
 from ...config.run import RunConfig
-from ...data.base import Given
+from ...data.base import Given, Other
 from ...data.captions.caption_set import CaptionSet
-from ...data.eval_data import Other
 from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...data.captions.caption_set import CaptionSet, hold_out_images, identity_of
+from ...data.base import Other, choose_split
+from ...data.captions.caption_set import CaptionSet, check_words, hold_out_images, identity_of
 from ...data.captions.config import other_caption_words
-from ...data.eval_data import Other
 from ...errors import Field, UserError
 from ...files.arrays import read_array, read_arrays
 from ...files.digests import array_digest
@@ -55,19 +55,14 @@ class Vectors:
 def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) -> CaptionSet:
     """Open, check and split vectors with captions."""
     folder, vocabulary = read_words(data.source)
-    if words not in (0, len(vocabulary)):
-        raise UserError(
-            Field("model.text.outputs"),
-            f"is {words} but data.source {data.source} has {len(vocabulary)} ids",
-            "give `model.text.outputs 0` and `model.text.target_vocabulary 0`",
-        )
+    check_words(f"data.source {data.source}", words, vocabulary)
     parts = {
         split: _read_split(folder, split, vocabulary, width, data) for split in PARTS if has_part(folder, PARTS[split])
     }
     if "train" not in parts:
         _read_split(folder, "train", vocabulary, width, data)  # which says what is missing
-    train, shares = parts["train"], {"test": data.test, "validation": data.validation}
-    kept, held = hold_out_images(np.unique(train.rows), shares, parts, seed, "pictures")
+    train = parts["train"]
+    kept, held = hold_out_images(np.unique(train.rows), data, parts, seed, "pictures")
     own = np.isin(train.rows, kept)
     splits = {"train": Vectors(train, train.rows[own], train.target[own])}
     for name in ("validation", "test"):
@@ -82,8 +77,8 @@ def open_features(data: FeatureData, width: int, words: int = 0, seed: int = 0) 
         f"{pictures:,} pictures with {said:,} captions; validation and test have each picture "
         "once, with all its captions as references"
     )
-    name = SOURCE.rstrip(":")
-    return CaptionSet(name, vocabulary, splits, identity_of(name, vocabulary, splits, content), (remark,))
+    identity = identity_of(SOURCE.rstrip(":"), vocabulary, splits, content)
+    return CaptionSet(vocabulary, splits=splits, identity=identity, remarks=(remark,))
 
 
 def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: Tokenizer) -> Other:
@@ -94,9 +89,7 @@ def open_other_features(data: FeatureData, wanted: str, width: int, vocabulary: 
         why = clause or f"it has {len(words)} words and the network {len(vocabulary)}"
         raise UserError(f"data.source {data.source}", why, "give captions with the words of the network")
     there = [split for split in ("validation", "train") if has_part(folder, PARTS[split])] or ["train"]
-    name = wanted or there[0]
-    if name not in there:
-        raise UserError(f"there is no split {name!r}", remedy=f"the data has {', '.join(there)}; choose one of them")
+    name = choose_split("the data", there, wanted)
     read = {split: _read_split(folder, split, words, width, data) for split in there}
     whole = _each_picture(read[name], np.unique(read[name].rows), vocabulary)
     return Other(name, whole, sum(len(part.target) for part in read.values()), ())

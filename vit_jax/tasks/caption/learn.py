@@ -13,11 +13,10 @@ from jax import Array
 from ...augmentation.batch import augment, normalise
 from ...augmentation.config import ImageAugment
 from ...config.run import RunConfig
-from ...data.base import Given
+from ...data.base import Given, Other
+from ...data.captions.caption_set import Captions
 from ...data.captions.config import CaptionData
 from ...data.captions.open import CaptionedImages, open_captions, open_other_captions
-from ...data.captions.split import Captions
-from ...data.eval_data import Other
 from ...data.images.preprocess import Preprocess
 from ...figures.attention import draw_words
 from ...figures.report_data import keep_attention

@@ -13,17 +13,15 @@ from jax import Array
 from ...augmentation.batch import augment, normalise
 from ...augmentation.config import ImageAugment
 from ...config.dotted import replace_fields
-from ...config.fields import pair
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
-from ...data.base import Given
-from ...data.eval_data import Other, open_other_images
+from ...data.base import Given, Other
 from ...data.images.config import ImageData
 from ...data.images.labels import labels_of
-from ...data.images.open import open_images
+from ...data.images.open import open_images, open_other_images
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split
-from ...data.images.stream import Length, open_stream, stream_in
+from ...data.images.stream import open_stream, stream_in
 from ...errors import UserError
 from ...files.output import digits
 from ...files.terminal import printable
@@ -86,10 +84,8 @@ class Classify(Task):
         """`open_data` of an iterator of batches."""
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
-        how = (data.fit, data.size, data.interpolation, data.background, augment.mean, augment.std)
-        preprocess = Preprocess(pair(c.image), c.channels, *how, data.range, pair(data.trim))
-        length = Length(run.batch, run.epochs, run.max_steps)
-        opened = open_stream(data, preprocess, augment.normalize, c.classes, given, length)
+        preprocess = Preprocess.of(data, c.image, c.channels, augment.mean, augment.std)
+        opened = open_stream(data, preprocess, augment.normalize, c.classes, given, run.epochs, run.max_steps)
         cls.check_kind(run, opened.outputs.kind)
         usual = ClassifySpec.loss()
         if (run.loss.class_weights, run.loss.prior) != (usual.class_weights, usual.prior) or data.sampling != "natural":

@@ -13,8 +13,7 @@ import numpy as np
 from jax import Array
 
 from ...config.run import RunConfig
-from ...data.base import Given
-from ...data.eval_data import Other
+from ...data.base import Given, Other
 from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
@@ -146,7 +145,7 @@ class Translate(Translation):
         """Pairs that were given in Python, or of another source, encoded by the network's tokenizers."""
         data = run.data
         assert isinstance(data, SentenceData)
-        return Other(*open_other_pairs(data, split, *open_tokenizers(metadata), given))
+        return open_other_pairs(data, split, *open_tokenizers(metadata), given)
 
     def table(
         self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Sources whose pixels are one array: scikit-learn's digits and .npz files."""
+"""Sources whose pixels are one array, scikit-learn's digits and .npz files, and what arrays of labels are."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import functools
 import gzip
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ....config.outputs import Outputs
+from ....config.outputs import KINDS, Outputs
 from ....errors import UserError
 from ....files.arrays import array_sizes, read_arrays
 from ....machine.limits import host_memory
 from ..config import SPLITS, numbered_classes
 from ..high_bit_depth import PLAIN, Extent, Kind, Range, eight_bits, range_for
-from .base import Source, first_line
-from .label_arrays import typed_labels
+from ..labels import UNKNOWN
+from .base import Examples, Source, first_line
 
 
 @dataclass
-class Arrays:
+class Arrays(Examples):
     """Examples whose pixels are one array, uint8 [n, h, w] or [n, h, w, C], and whose labels are of one kind."""
 
     pixels: np.ndarray
@@ -33,16 +33,12 @@ class Arrays:
     sealed: bool = False
     extent: Extent = PLAIN  # of the pixels before they became 8 bits
     kind: str = "class"
-    known: None = None
 
     def read(self, i: int) -> np.ndarray:
         return self.pixels[i]
 
     def name(self, i: int) -> str:
         return f"{self.title}[{i}]"
-
-    def stamps(self) -> None:
-        return None
 
 
 def open_digits() -> Source:
@@ -74,36 +70,31 @@ _NPZ_NAMES["train"] += (("images", "labels"), ("image", "label"))
 
 def open_npz(source: str, stated: Range = (), target: str = "") -> Source:
     """The arrays of an .npz file."""
-    path = Path(os.path.expanduser(source))
+    path, field = Path(os.path.expanduser(source)), f"data.source {source}"
     try:
         sizes = array_sizes(path)
         names = {split: _pair_in(sizes, known) for split, known in _NPZ_NAMES.items()}
         wanted = ["class_names", *(name for pair in names.values() if pair for name in pair)]
-        _check_room(source, sum(size for name, size in sizes.items() if name in wanted))
+        _check_room(field, sum(size for name, size in sizes.items() if name in wanted))
         arrays = read_arrays(path, wanted)
     except FileNotFoundError as error:
-        raise UserError(f"data.source {source}", "no such file", "give the path of an .npz file") from error
+        raise UserError(field, "no such file", "give the path of an .npz file") from error
     except MemoryError as error:
-        raise UserError(
-            f"data.source {source}", "there is not enough memory for its arrays", "store fewer or smaller images"
-        ) from error
+        what = "there is not enough memory for its arrays"
+        raise UserError(field, what, "store fewer or smaller images") from error
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"data.source {source}",
-            f"cannot be read ({first_line(error)})",
-            "save it with numpy.savez, without object arrays",
-        ) from error
+        what = f"cannot be read ({first_line(error)})"
+        raise UserError(field, what, "save it with numpy.savez, without object arrays") from error
 
     if names["train"] is None:
-        raise UserError(
-            f"data.source {source}",
-            f"its arrays are {', '.join(sizes) or 'none'}",
-            "name them images and labels, or train_images, train_labels, ...",
-        )
+        what = f"its arrays are {', '.join(sizes) or 'none'}"
+        raise UserError(field, what, "name them images and labels, or train_images, train_labels, ...")
     splits: dict[str, Arrays] = {}
-    for split, pair in names.items():
-        if pair:
-            splits[split] = _npz_split(source, arrays, *pair, stated, splits["train"].kind if splits else target)
+    for split, (images, labels) in {split: pair for split, pair in names.items() if pair}.items():
+        if labels not in arrays:
+            raise UserError(field, f"holds {images} but no {labels}", "add that array")
+        kind, both = splits["train"].kind if splits else target, (arrays[images], arrays[labels])
+        splits[split] = arrays_split(field, images, *both, labels, stated, kind)
     class_names = tuple(str(name) for name in arrays["class_names"].ravel()) if "class_names" in arrays else ()
     unused = [name for name in sizes if name not in wanted]
     remarks = (f"arrays left out: {', '.join(unused)}",) if unused else ()
@@ -116,24 +107,12 @@ def _pair_in(sizes: Mapping[str, int], known: Sequence[tuple[str, str]]) -> tupl
     return next(((there[images], there.get(labels, labels)) for images, labels in known if images in there), None)
 
 
-def _check_room(source: str, needed: int) -> None:
+def _check_room(field: str, needed: int) -> None:
     """Raise UserError if arrays of this many bytes, however small they are as stored, cannot fit into memory."""
     limit = host_memory()
     if limit and needed > limit:
-        raise UserError(
-            f"data.source {source}",
-            f"its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here",
-            "store fewer or smaller images",
-        )
-
-
-def _npz_split(
-    source: str, arrays: Mapping[str, np.ndarray], images: str, labels: str, stated: Range, target: str
-) -> Arrays:
-    field = f"data.source {source}"
-    if labels not in arrays:
-        raise UserError(field, f"holds {images} but no {labels}", "add that array")
-    return arrays_split(field, images, arrays[images], arrays[labels], labels, stated, target)
+        what = f"its arrays take {needed / 1e9:,.1f} GB, but there are {limit / 1e9:,.1f} GB here"
+        raise UserError(field, what, "store fewer or smaller images")
 
 
 def arrays_split(
@@ -206,3 +185,93 @@ def arrays_source(
             raise UserError("class_names", f"are {len(class_names)}, and a row of labels has {count}", "name each")
     outputs = Outputs(first.kind, class_names or tuple(numbered_classes(count)))
     return Source(name, outputs, {**splits}, remarks, counted=not class_names)
+
+
+_MOST_CLASSES = 1 << 20  # an array with greater labels does not hold class numbers
+
+
+def typed_labels(field: str, title: str, labels: np.ndarray, n: int, target: str) -> tuple[str, np.ndarray]:
+    """What an array of labels is, and its labels as `Examples` has them.
+
+    Whole numbers, one an image, are classes; several 0 and 1 an image are a set of labels, in which -1 is unknown; and
+    floating-point numbers are numbers.
+    """
+    one, rows = labels.size == n, labels.ndim == 2 and len(labels) == n and labels.size
+    if labels.dtype.kind not in "iubf" or not (one or rows):
+        raise UserError(
+            field,
+            f"{title} is {labels.dtype} of shape {list(labels.shape)}",
+            f"give one integer for each of the {n} images, or a row of 0 and 1, or of numbers",
+        )
+    columns = labels.reshape(n, 1) if one else labels
+    finite = np.isfinite(columns) | (np.isnan(columns) if target == "set" else False)
+    if not finite.all():
+        raise UserError(field, f"{title} has {_first(columns, ~finite)}", "leave these images out")
+    kind = target or _kind_of(field, title, columns)
+    if kind == "number":
+        return kind, columns.astype(np.float64)
+    return kind, {"class": _classes, "set": _sets}[kind](field, title, columns)
+
+
+def _kind_of(field: str, title: str, columns: np.ndarray) -> str:
+    """The only kind that labels [n, K] can be. Raises UserError where there are several, or none."""
+    one, fractions = columns.shape[1] == 1, columns.dtype.kind == "f"
+    binary = bool(np.isin(columns, (0, 1, UNKNOWN)).all())
+    if columns.dtype.kind in "iu" and one:
+        return "class"
+    one_hot = binary and bool((columns.sum(1) == 1).all())
+    if binary and not one and (fractions or one_hot):
+        what = f"is {columns.dtype} of 0 and 1" + (", one 1 in each row" if one_hot else "")
+        kinds = (*(["class"] if one_hot else []), "set", *(["number"] if fractions else []))
+        raise _ambiguous(field, f"{title} {what}", kinds)
+    if binary and not fractions:
+        if one:
+            raise _ambiguous(field, f"{title} is {columns.dtype}", ("class", "set"))
+        return "set"
+    if fractions and one and (columns == np.round(columns)).all():
+        raise _ambiguous(field, f"{title} is {columns.dtype}, and all are whole numbers", ("class", "number"))
+    if fractions:
+        return "number"
+    raise _ambiguous(field, f"{title} has {columns.shape[1]} whole numbers in a row", ("number",))
+
+
+def _ambiguous(field: str, what: str, kinds: Collection[str]) -> UserError:
+    ways = " or ".join(f"`data.target {kind}` ({KINDS[kind]})" for kind in kinds)
+    return UserError(field, what, f"say what they are: {ways}")
+
+
+def _classes(field: str, title: str, columns: np.ndarray) -> np.ndarray:
+    """int32 [n], of one class an image or of one 1 a row."""
+    if columns.shape[1] > 1:
+        if not (np.isin(columns, (0, 1)).all() and (columns.sum(1) == 1).all()):
+            raise UserError(
+                field, f"{title} has shape {list(columns.shape)}", "give one class an image, or one 1 in each row"
+            )
+        return columns.argmax(1).astype(np.int32)
+    if (columns != np.round(columns)).any():
+        raise UserError(
+            field, f"{title} has {_first(columns, columns != np.round(columns))}", "number the classes from 0"
+        )
+    if columns.size and not 0 <= columns.min() <= columns.max() < _MOST_CLASSES:
+        raise UserError(field, f"{title} go from {columns.min()} to {columns.max()}", "number the classes from 0")
+    return columns[:, 0].astype(np.int32)
+
+
+def _sets(field: str, title: str, columns: np.ndarray) -> np.ndarray:
+    """int8 [n, K] of 1, 0 and -1 or NaN where nobody knows."""
+    known = np.where(np.isnan(columns), UNKNOWN, columns)
+    if (wrong := ~np.isin(known, (0, 1, UNKNOWN))).any():
+        raise UserError(
+            field, f"{title} has {_first(columns, wrong)}", "give 1 where a label is there, 0 where not, -1 if unknown"
+        )
+    if (known == UNKNOWN).any() and not (known == 0).any():
+        raise UserError(
+            field, f"{title} is of -1 and 1 without any 0", "give 0 where a label is not there; -1 means unknown"
+        )
+    return known.astype(np.int8)
+
+
+def _first(columns: np.ndarray, wrong: np.ndarray) -> str:
+    """The first of some wrong labels, with its place."""
+    row, column = np.argwhere(wrong)[0].tolist()
+    return f"{columns[row, column]} in row {row}" + (f", column {column}" if columns.shape[1] > 1 else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -34,24 +34,26 @@ class Known(NamedTuple):
     marks: np.ndarray  # uint8 [n, bytes]: something of each, by which a message finds the first that is another
 
 
-class Examples(Protocol):
+class Examples:
     """The examples of one split of a source."""
 
     labels: np.ndarray  # of classes int32 [n], of sets int8 [n, K], of numbers float64 [n, K]: see ../labels.py
-    sealed: bool  # the container has checksums, so images need not be decoded before they are used
-
-    @property
-    def known(self) -> Known | None:
-        """What identifies the images; None where they do so themselves, and so are read before a run."""
+    sealed = False  # whether the container has checksums, so that images need not be decoded before they are used
+    known: Known | None = (
+        None  # what identifies the images; None where they do so themselves: they are read before a run
+    )
 
     def read(self, i: int) -> bytes | np.ndarray | Image.Image:
         """The image of example i: the bytes of a file, uint8 pixels [h, w] or [h, w, C], or an image of Pillow."""
+        raise NotImplementedError
 
     def name(self, i: int) -> str:
         """The name of example i in messages."""
+        raise NotImplementedError
 
     def stamps(self) -> Stamps | None:
         """The files that hold the examples; None of arrays."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,6 @@ class Source:
     counted: bool = False  # no names of classes are stated: they are as many as the labels say
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)  # {split: int [n]}, of examples that stay together
     stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The name of each class, label or number."""
-        return self.outputs.names
 
 
 def first_line(error: Exception) -> str:

@@ -14,22 +14,19 @@ from ....config.outputs import Outputs
 from ....errors import UserError
 from ..config import composed
 from ..preprocess import read_image
-from ..tree import Folder, Unused
 from .base import Examples, Source, Stamps, stamp_files
-from .layout import WHOLE, Layout, find_layout, no_images
+from .layout import WHOLE, Folder, Layout, Unused, find_layout, no_images
 
 _LOOSE = "beside the folders of classes"
 
 
 @dataclass
-class Files:
+class Files(Examples):
     """Examples that are image files."""
 
     paths: Sequence[str]
     labels: np.ndarray
-    sealed: bool = False
     part: str = ""  # of a folder that has other splits, too: which split they are
-    known: None = None
 
     def read(self, i: int) -> bytes:
         return read_image(self.paths[i])
@@ -93,10 +90,7 @@ def _root(path: str, inside: str) -> tuple[str, Folder]:
 
 
 def _classes(split: Folder) -> dict[str, list[Folder]]:
-    """{class: its folders}, in the order of their names.
-
-    Names that look the same are one class: é is one letter on Linux, and e with an accent on macOS.
-    """
+    """{class: its folders}, sorted; names that look the same are one class, as é in one letter and in two."""
     classes: dict[str, list[Folder]] = {}
     for name, folder in split.folders.items():
         classes.setdefault(composed(name), []).append(folder)
@@ -112,7 +106,7 @@ def _source(
     field: str, root: Folder, layout: Layout, splits: Mapping[str, Folder], classes: Mapping[str, list[Folder]]
 ) -> Source:
     """The source of splits, whose labels are places in `classes`."""
-    unused, deeper = Unused(), _Deeper()
+    unused, deeper = Unused(), list[str]()
     unused.add(root, root.others)
     if root not in splits.values():
         unused.add(root, root.images, _LOOSE)
@@ -122,12 +116,12 @@ def _source(
         unused.add(folder, folder.images, _LOOSE)
         if folder is not root:
             unused.add(folder, folder.others)
-        paths: list[str] = []
-        counts = []
+        paths, counts = list[str](), []
         for key in classes:
-            found = [path for each in own.get(key, ()) for path in _images_of(field, each, unused, deeper)]
-            paths += found
-            counts.append(len(found))
+            found = {each.path: _images_of(field, each, unused) for each in own.get(key, ())}
+            deeper += [path for top, some in found.items() for path in some if os.path.dirname(path) != top]
+            paths += [path for some in found.values() for path in some]
+            counts.append(sum(map(len, found.values())))
         examples[split] = Files(paths, np.repeat(np.arange(len(classes), dtype=np.int32), counts))
     unlabelled = {
         split: f"{os.path.basename(folder.path)}/ holds {len(folder.images):,} images but no class folders"
@@ -135,31 +129,23 @@ def _source(
     }
     merged = {key for folder in splits.values() for key, same in _classes(folder).items() if len(same) > 1}
     same = (f"folders whose names look the same are one class: {', '.join(sorted(merged))}",) if merged else ()
-    name, remarks = Path(root.path).resolve().name, (*layout.remarks, *same, *deeper.remarks(), *unused.remarks())
+    name, remarks = (
+        Path(root.path).resolve().name,
+        (*layout.remarks, *same, *_deeper_remarks(deeper), *unused.remarks()),
+    )
     return Source(name, Outputs("class", tuple(_names(classes))), examples, remarks, unlabelled)
 
 
-@dataclass
-class _Deeper:
-    """Images that lie in folders of their class's folder."""
-
-    count: int = 0
-    first: str = ""
-
-    def remarks(self) -> tuple[str, ...]:
-        """A sentence for the user; none if there are none."""
-        what = f"{self.count:,} image{' lies' if self.count == 1 else 's lie'} in folders of their class's folder"
-        return (f"{what}, such as {self.first}",) if self.count else ()
-
-
-def _images_of(field: str, folder: Folder, unused: Unused, deeper: _Deeper) -> list[str]:
+def _images_of(field: str, folder: Folder, unused: Unused) -> list[str]:
     """The paths of the images of a class. Raises UserError where there are none."""
     found = folder.image_paths(unused)
     if not found:
         what, remedy = no_images(folder)
         raise UserError(field, f"class folder {folder.path} {what}", remedy)
-    inside = len(found) - len(folder.images)
-    if inside:
-        deeper.first = deeper.first or next(path for path in found if os.path.dirname(path) != folder.path)
-        deeper.count += inside
     return found
+
+
+def _deeper_remarks(paths: Sequence[str]) -> tuple[str, ...]:
+    """A sentence on images that lie in folders of their class's folder; none if there are none."""
+    what = f"{len(paths):,} image{' lies' if len(paths) == 1 else 's lie'} in folders of their class's folder"
+    return (f"{what}, such as {paths[0]}",) if paths else ()

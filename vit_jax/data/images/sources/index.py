@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy as np
 
 from ....errors import UserError
 from ....files.arrays import read_arrays
-from ....files.atomic import read_json, write_json
+from ....files.atomic import read_json, replacing, write_json
 from ....files.digests import text_digest, with_digest, without_digest
 from ....machine.backend import cache_folder
 from ..high_bit_depth import PLAIN
@@ -29,13 +28,14 @@ from ..identity import SIZE
 from .base import Stamps
 
 FORMAT = 2
-ARRAYS = ("format", "names", "sizes", "times", "known", "digests", "shapes", "extents", "labels", "unreadable")
+OF_IMAGES = ("known", "digests", "shapes", "extents", "labels")  # a row each
+ARRAYS = ("format", "names", "sizes", "times", *OF_IMAGES, "unreadable")
 SETTLED = 2_000_000_000  # ns: a file that changed less than this before it was read may have changed again unseen
 
 
 def compute_once(decided_by: Any, compute: Callable[[], Any]) -> Any:
     """A JSON value from an earlier start, else computed, and kept where that is allowed."""
-    path = _folder() / f"{text_digest(decided_by)}.json"
+    path = cache_folder("indexes") / f"{text_digest(decided_by)}.json"
     with suppress(UserError, KeyError):
         record, intact = without_digest(read_json(path))
         if intact:
@@ -45,10 +45,6 @@ def compute_once(decided_by: Any, compute: Callable[[], Any]) -> Any:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, with_digest({"value": value}))
     return value
-
-
-def _folder() -> Path:
-    return cache_folder("indexes")
 
 
 @dataclass
@@ -71,7 +67,7 @@ class Index:
     def rows(self, here: np.ndarray, there: np.ndarray, n: int) -> Index:
         """What is known of other rows: here int [k], there int [k]."""
         out = Index.of_nothing(n)
-        for name in ("known", "digests", "shapes", "extents", "labels"):
+        for name in OF_IMAGES:
             getattr(out, name)[here] = getattr(self, name)[there]
         places = dict(zip(there.tolist(), here.tolist(), strict=True))
         out.unreadable = {places[row]: why for row, why in self.unreadable.items() if row in places}
@@ -81,12 +77,12 @@ class Index:
 def _file_of(stamps: Stamps) -> Path:
     """The file of the index of a split."""
     files = stamps.names if stamps.whole else [stamps.part] if stamps.part else []  # which may share a folder
-    return _folder() / f"{text_digest([stamps.folder, *files])}.npz"
+    return cache_folder("indexes") / f"{text_digest([stamps.folder, *files])}.npz"
 
 
 def _file_of_moved(stamps: Stamps) -> Path:
     """The file that names the index of a split of the same files in another folder, from where these were moved."""
-    return _folder() / f"{text_digest(['moved', stamps.names, stamps.sizes.tolist()])}.moved"
+    return cache_folder("indexes") / f"{text_digest(['moved', stamps.names, stamps.sizes.tolist()])}.moved"
 
 
 def find(stamps: Stamps, n: int) -> Index:
@@ -94,7 +90,7 @@ def find(stamps: Stamps, n: int) -> Index:
     found = _read(_file_of(stamps), stamps, n)
     if not found.known.any():
         with suppress(UserError, OSError, KeyError, TypeError):
-            found = _read(_folder() / Path(read_json(_file_of_moved(stamps))["index"]).name, stamps, n)
+            found = _read(cache_folder("indexes") / Path(read_json(_file_of_moved(stamps))["index"]).name, stamps, n)
     return found
 
 
@@ -107,7 +103,7 @@ def _read(path: Path, stamps: Stamps, n: int) -> Index:
         names = file["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
         sizes, times = file["sizes"], file["times"]
         unreadable = {int(row): str(why) for row, why in json.loads(file["unreadable"].tobytes()).items()}
-        known = {name: file[name] for name in ("known", "digests", "shapes", "extents", "labels")}
+        known = {name: file[name] for name in OF_IMAGES}
         index = Index(**known, unreadable=unreadable)
         here, there = _same(stamps, names, sizes, times)
         if stamps.whole:  # its files hold all images together
@@ -130,39 +126,28 @@ def _same(stamps: Stamps, names: list[str], sizes: np.ndarray, times: np.ndarray
 
 
 def save(stamps: Stamps, index: Index, began: int) -> str:
-    """Write the index of a split. `began` is in ns since 1970; files that changed shortly before that, or after, are
-    not taken for known.
-    """
+    """Write the index of a split; files that changed shortly before `began`, ns since 1970, or after are not known."""
     settled = stamps.times < began - SETTLED
     known = index.known & (settled.all() if stamps.whole else settled)
-    arrays = {
+    arrays = {name: getattr(index, name) for name in OF_IMAGES} | {
         "format": np.array(FORMAT),
         "names": np.frombuffer("\0".join(stamps.names).encode("utf-8", "surrogateescape"), np.uint8),
         "sizes": stamps.sizes,
         "times": stamps.times,
         "known": known,
-        "digests": index.digests,
-        "shapes": index.shapes,
-        "extents": index.extents,
-        "labels": index.labels,
         "unreadable": np.frombuffer(json.dumps(index.unreadable).encode(), np.uint8),
     }
-    path, unfinished = _file_of(stamps), ""
+    path = _file_of(stamps)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
-        with open(descriptor, "wb") as file:
+        with replacing(path) as unfinished, open(unfinished, "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes a name for the option allow_pickle
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
         if known.all():
             write_json(_file_of_moved(stamps), {"index": path.name})
         return ""
     except OSError as error:
-        if unfinished:
-            with suppress(OSError):
-                os.unlink(unfinished)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
                 path.parent,

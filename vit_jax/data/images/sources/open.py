@@ -11,14 +11,14 @@ from ....files.places import copied
 from ...base import Given, not_given
 from ...items import SETS, source_named
 from ..config import FOLDER, GIVEN, TABLE, ImageData
+from ..tables.files import Place, find_table, metadata_in
 from ..tables.open import declared_in, open_table
-from ..tables.places import Place, find_table, metadata_in
-from ..tree import Folder
 from .arrays import open_digits, open_npz
 from .base import Source
 from .folders import open_folder
 from .given import open_given
 from .item_images import open_source_named
+from .layout import Folder
 
 
 def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:

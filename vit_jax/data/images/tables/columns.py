@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ....config.hints import nearest
 from ....errors import Field, UserError
-from ..config import SPLITS, composed
+from ..config import SPLIT_OF, composed
 from ..preprocess import EXTENSIONS
 from .rows import Rows
 
@@ -139,8 +139,7 @@ def _value(cell: object) -> str:
 
 def split_of(name: str) -> str | None:
     """train, validation or test, by any of the names that people give them; None for another name."""
-    folded = name.strip().casefold()
-    return next((split for split, names in SPLITS.items() if folded in names), None)
+    return SPLIT_OF.get(name.strip().casefold())
 
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ....config.outputs import Outputs
 from ....errors import Field, UserError
 from ....files.lines import quote
 from ..config import composed
@@ -20,20 +21,13 @@ _WANTED = {"class": "write a class, or remove the row", "number": "write a numbe
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of all rows."""
+    """The labels of all rows of a table, or of all items."""
 
-    kind: str  # class, set or number
-    names: tuple[str, ...]
-    values: np.ndarray  # class: int32 [n]; set: int8 [n, K], -1 where unknown; number: float64 [n, K]
-    how: str  # how the table has them, in words
+    outputs: Outputs
+    values: np.ndarray  # of classes int32 [n], of sets int8 [n, K], -1 where unknown, of numbers float64 [n, K]
+    how: str = ""  # how the table has them, in words
     remarks: tuple[str, ...] = ()
-
-    def positives(self) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, names): for each class or label that a row has the places of both."""
-        if self.values.ndim == 1:
-            return np.arange(len(self.values)), self.values
-        rows, names = np.nonzero(self.values == 1)
-        return rows, names
+    counted: bool = False  # no names of classes are stated: they are as many as the labels say
 
 
 def read_labels(rows: Rows, columns: Sequence[int], stated: Declared) -> Labels:
@@ -53,7 +47,7 @@ def read_labels(rows: Rows, columns: Sequence[int], stated: Declared) -> Labels:
         if any(len(cell) > 1 for cell in cells):
             return found
         alone = f"no cell has two labels with {quote(stated.separator)} between them"
-        return replace(found, remarks=(alone, *_joint_names(found.names, "label")))
+        return replace(found, remarks=(alone, *_joint_names(found.outputs.names, "label")))
     texts = [rows.texts(column) for column in columns]
     kind = stated.target or (_kind_of_several if several else _kind_of_one)(rows, columns, texts)
     if kind == "number":
@@ -84,10 +78,7 @@ def _kind_of_one(rows: Rows, columns: Sequence[int], texts: Sequence[Sequence[st
 
 
 def _kind_of_several(rows: Rows, columns: Sequence[int], texts: Sequence[Sequence[str]]) -> str:
-    """The kind of several columns: set of 0 and 1, else numbers. Raises UserError where neither, or where it is asked.
-
-    Exactly one 1 in each row may be a class.
-    """
+    """set of 0 and 1, else number. Raises UserError where neither, and where one 1 in each row may mean a class."""
     wrong = [_first(column, lambda text: zero_or_one(text) is None) for column in texts]
     if all(row is None for row in wrong):
         ones = np.array([[zero_or_one(text) for text in column] for column in texts])
@@ -148,7 +139,7 @@ def _class_of_names(rows: Rows, column: int, texts: Sequence[str]) -> Labels:
         raise UserError(rows.title, what, "name another column, as `data.labels COLUMN`")
     place = {name: k for k, name in enumerate(names)}
     values = np.fromiter((place[text] for text in texts), np.int32, len(texts))
-    return Labels("class", tuple(names), values, f"column {rows.shown(column)}", _joint_names(names))
+    return Labels(Outputs("class", tuple(names)), values, f"column {rows.shown(column)}", _joint_names(names))
 
 
 def _joint_names(names: Sequence[str], what: str = "class") -> tuple[str, ...]:
@@ -179,7 +170,7 @@ def _set_of_names(rows: Rows, column: int, cells: Sequence[Sequence[str]], how: 
             twice = next(name for name in cell if cell.count(name) > 1)
             raise UserError(rows.where(row, column), f"has {quote(twice)} twice", "write each label once")
         values[row, [place[name] for name in cell]] = 1
-    return Labels("set", tuple(names), values, f"column {rows.shown(column)}, {how}")
+    return Labels(Outputs("set", tuple(names)), values, f"column {rows.shown(column)}, {how}")
 
 
 def _of_lists(rows: Rows, column: int, stated: Declared) -> Labels:
@@ -199,7 +190,9 @@ def _of_lists(rows: Rows, column: int, stated: Declared) -> Labels:
             what = f"has {len(cell)} numbers, and line {rows.lines[0]} has {count}"
             raise UserError(rows.where(row, column), what, "give each row as many, one at least")
     names = tuple(f"{rows.names[column]}[{i}]" for i in range(count))
-    return Labels("number", names, _values(rows, [column] * count, [*zip(*cells, strict=True)]), "lists of numbers")
+    return Labels(
+        Outputs("number", names), _values(rows, [column] * count, [*zip(*cells, strict=True)]), "lists of numbers"
+    )
 
 
 def _zeros_and_ones(rows: Rows, columns: Sequence[int], texts: Sequence[Sequence[str]], kind: str) -> Labels:
@@ -215,7 +208,7 @@ def _zeros_and_ones(rows: Rows, columns: Sequence[int], texts: Sequence[Sequence
     names = tuple(rows.names[column] for column in columns)
     how = f"{len(columns)} column{'s' if len(columns) > 1 else ''} of 0 and 1"
     if kind == "set":
-        return Labels("set", names, values, how)
+        return Labels(Outputs("set", names), values, how)
     for k, column in enumerate(columns):
         _refuse_empty(rows, column, texts[k], "class")
     counts = (values == 1).sum(1)
@@ -223,13 +216,13 @@ def _zeros_and_ones(rows: Rows, columns: Sequence[int], texts: Sequence[Sequence
         row = int(np.flatnonzero(counts != 1)[0])
         what = f"has {counts[row]} columns with 1, and data.target is class"
         raise UserError(rows.where(row), what, f"give each row one 1, or {_SET}")
-    return Labels("class", names, values.argmax(1).astype(np.int32), how)
+    return Labels(Outputs("class", names), values.argmax(1).astype(np.int32), how)
 
 
 def _numbers(rows: Rows, columns: Sequence[int], texts: Sequence[Sequence[str]]) -> Labels:
     names = tuple(rows.names[column] for column in columns)
     how = f"column {rows.shown(columns[0])}" if len(columns) == 1 else f"{len(columns)} columns"
-    return Labels("number", names, _values(rows, columns, texts), how)
+    return Labels(Outputs("number", names), _values(rows, columns, texts), how)
 
 
 def _values(rows: Rows, columns: Sequence[int], texts: Sequence[Sequence[str]]) -> np.ndarray:

@@ -11,18 +11,18 @@ from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.lines import quote
 from ....files.output import shorten
+from ...base import SPLITS
 from ..config import ImageData
+from ..labels import labels_of
 from ..sources.base import Examples, Source
 from ..sources.folders import Files
 from ..sources.layout import WHOLE
 from .columns import Columns, Declared, choose_columns, file_column, split_of
-from .files import find_files
+from .files import Place, find_files, splits_by_folder
 from .labels import Labels, read_labels
-from .places import Place, splits_by_folder
 from .rows import Rows
 
 _LISTED, _LETTERS = 12, 40
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,9 @@ def _splits(rows: Rows, columns: Columns, place: Place) -> tuple[list[str], list
     """(the split of each row, remarks). Raises UserError on a name that is that of no split."""
     if columns.split is None:
         by_folder = splits_by_folder(rows, columns.file, place.bases)
-        return (
-            (by_folder, ["splits are those that folders of the images are called"])
-            if by_folder
-            else (
-                [WHOLE] * len(rows),
-                [],
-            )
-        )
+        if by_folder is None:
+            return [WHOLE] * len(rows), []
+        return by_folder, ["splits are those that folders of the images are called"]
     found = []
     for row, name in enumerate(rows.texts(columns.split)):
         split = split_of(name)
@@ -144,7 +139,7 @@ def _without_twins(table: Table) -> Table:
         same = same and table.splits[row] == table.splits[known]
         if not same or (table.groups is not None and table.groups[row] != table.groups[known]):
             remedy = "keep one row of it" + (
-                ", several labels in one cell need `data.separator`" if table.labels.kind == "class" else ""
+                ", several labels in one cell need `data.separator`" if table.labels.outputs.kind == "class" else ""
             )
             raise UserError(
                 table.rows.where(row, table.columns.file),
@@ -182,11 +177,11 @@ def _check_learnable(table: Table) -> None:
     train = splits == "train"
     if not train.any():
         raise UserError(title, "has no row in train", "write train into the split of some")
-    if labels.kind == "number":
+    if labels.outputs.kind == "number":
         return
-    rows, names = labels.positives()
-    for k in np.flatnonzero(np.bincount(names[train[rows]], minlength=len(labels.names)) == 0):
-        name, elsewhere = quote(labels.names[k]), rows[names == k]
+    rows, names = labels_of(labels.outputs).positives(labels.values)
+    for k in np.flatnonzero(np.bincount(names[train[rows]], minlength=len(labels.outputs.names)) == 0):
+        name, elsewhere = quote(labels.outputs.names[k]), rows[names == k]
         if not len(elsewhere):
             raise UserError(title, f"no row has {name}", "leave its column out of `data.labels`")
         what = f"{name} is in {splits[elsewhere[0]]} but not in train"
@@ -206,7 +201,7 @@ def _source(place: Place, table: Table) -> Source:
         if table.groups is not None:
             groups[name] = table.groups[kept]
     remarks = (*describe(table), *table.remarks)
-    return Source(place.name, Outputs(table.labels.kind, table.labels.names), examples, remarks, groups=groups)
+    return Source(place.name, table.labels.outputs, examples, remarks, groups=groups)
 
 
 def describe(table: Table) -> tuple[str, ...]:
@@ -214,7 +209,7 @@ def describe(table: Table) -> tuple[str, ...]:
     rows, columns, labels = table.rows, table.columns, table.labels
     kinds = {"class": "one class an image", "set": "a set of labels an image", "number": "numbers"}
     parts = [f"{rows.title}: {len(rows):,} images by column {rows.shown(columns.file)}"]
-    parts.append(f"{kinds[labels.kind]} by {labels.how}")
+    parts.append(f"{kinds[labels.outputs.kind]} by {labels.how}")
     if columns.group is not None and table.groups is not None:
         parts.append(f"{len(np.unique(table.groups)):,} groups by column {rows.shown(columns.group)}")
     parts.append(f"splits by column {rows.shown(columns.split)}" if columns.split is not None else "")
@@ -223,14 +218,14 @@ def describe(table: Table) -> tuple[str, ...]:
 
 def _counts(labels: Labels) -> str:
     """How often each class or label is there, or the range of each number."""
-    names = [shorten(name, _LETTERS) for name in labels.names[:_LISTED]]
-    more = f" and {len(labels.names) - _LISTED} more" if len(labels.names) > _LISTED else ""
-    if labels.kind == "number":
+    names = [shorten(name, _LETTERS) for name in labels.outputs.names[:_LISTED]]
+    more = f" and {len(labels.outputs.names) - _LISTED} more" if len(labels.outputs.names) > _LISTED else ""
+    if labels.outputs.kind == "number":
         low, high, mean = (labels.values.min(0), labels.values.max(0), labels.values.mean(0))
         each = [f"{name} {low[k]:g} to {high[k]:g}, mean {mean[k]:g}" for k, name in enumerate(names)]
         return "; ".join(each) + more
-    rows, places = labels.positives()
-    counts = np.bincount(places, minlength=len(labels.names))
+    rows, places = labels_of(labels.outputs).positives(labels.values)
+    counts = np.bincount(places, minlength=len(labels.outputs.names))
     shown = ", ".join(f"{name} {counts[k]:,}" for k, name in enumerate(names)) + more
     without = len(labels.values) - len(np.unique(rows))
     unknown = int((labels.values == -1).sum())

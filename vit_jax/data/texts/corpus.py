@@ -1,4 +1,4 @@
-"""Encoded corpora on disk: the ids of a split, and the tokenizers that made them, for all runs on the same files.
+"""Pairs of sentences as ids: encoded some at a time, and kept on disk with their tokenizers, for all runs on them.
 
 A corpus is a folder of the cache, named by a digest of all that decides its content. It is written under another name
 and renamed, so it is whole or not there; what has been damaged since does not match its digests, and is made again.
@@ -7,12 +7,14 @@ and renamed, so it is whole or not there; what has been damaged since does not m
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,12 +24,86 @@ import numpy as np
 from ...errors import UserError
 from ...files.atomic import read_json, write_json
 from ...files.digests import bytes_digest, text_digest, with_digest, without_digest
+from ...files.lines import quote
 from ...files.reading import open_regular, read_regular
 from ...machine.backend import cache_folder
 from ...text.record import open_tokenizers, record_tokenizers
-from ...text.tokenizer import Tokenizer
-from .encode import Encoder
-from .flat import Flat, dtype_of, from_lengths
+from ...text.spoken import prefix_of
+from ...text.tokenizer import Tokenizer, encode_named
+from .config import SentenceData
+from .pairs import Pairs, place
+from .sentences import Flat, dtype_of, from_lengths
+
+CHUNK = 10_000
+Rows = list[np.ndarray]  # int32 [N]
+
+
+class Encoder:
+    """Goes through the pairs of a split once, as their ids. `cut` counts the sentences that were cut so far."""
+
+    def __init__(self, data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer):
+        self.pairs, self.sides, self.longest, self.cuts = pairs, (source, target), data.lengths[-1], data.cut
+        self.source, self.cut = f"data.source {data.source}", 0
+        self.prefix = prefix_of(data.prefix, data.task, source.files)
+
+    def __iter__(self) -> Iterator[tuple[Rows, Rows]]:
+        """(sources, targets) of some pairs after the others."""
+        for first, some in self._chunks():
+            # The decoder says an end, too.
+            texts, rooms = zip(*some, strict=True), (self.longest, self.longest - 1)
+            sources, targets = (self._encoded(*each, first) for each in zip((0, 1), rooms, texts, strict=True))
+            yield sources, targets
+
+    def _chunks(self) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+        """(the number of the first, some pairs)."""
+        everything, first = iter(self.pairs), 0
+        while some := list(itertools.islice(everything, CHUNK)):
+            yield first, some
+            first += len(some)
+
+    def _encoded(self, side: int, room: int, texts: tuple[str, ...], first: int) -> Rows:
+        tokenizer, rows, where = self.sides[side], [], functools.partial(self._where, side, first)
+        for i, text in enumerate(texts):
+            if not text.strip():
+                raise UserError(where(i), "is empty", "mend it, or leave the pair out")
+        texts = texts if side else tuple(self.prefix + text for text in texts)
+        for i, found in enumerate(encode_named(tokenizer, texts, where)):
+            if len(found) > room and not self.cuts:
+                raise UserError(
+                    where(i),
+                    f"{quote(texts[i])} has {len(found)} {tokenizer.unit}, which is more than {room}",
+                    "mend it, raise the last of `data.lengths`, or add `data.cut True` to cut all such sentences",
+                )
+            self.cut += len(found) > room
+            rows.append(tokenizer.cut(found, room) if len(found) > room else found)
+        return rows
+
+    def _where(self, side: int, first: int, i: int) -> str:
+        """Names a sentence of pair first + i of the split."""
+        return f"{self.source}: {place(self.pairs, side, first + i)}"
+
+
+class TextEncoder(Encoder):
+    """Goes through texts once, as their ids without ends, in parts of at most `longest`; targets are empty."""
+
+    def __init__(self, data: SentenceData, pairs: Pairs, source: Tokenizer, target: Tokenizer, longest: int):
+        super().__init__(data, pairs, source, target)
+        self.longest = longest
+
+    def __iter__(self) -> Iterator[tuple[Rows, Rows]]:
+        """(parts of texts, as many empty targets) of some texts after the others."""
+        for first, some in self._chunks():
+            where = functools.partial(self._where, 0, first)
+            ids = encode_named(self.sides[1], [text for text, _ in some], where)
+            parts = [x[start : start + self.longest] for x in ids for start in range(0, len(x), self.longest)]
+            parts = [part for part in parts if len(part) > 1]  # of one token nothing can be taken out
+            yield parts, [np.zeros(0, np.int32)] * len(parts)
+
+
+def cut_remark(split: str, cut: int, pairs: int, longest: int) -> str:
+    """A sentence on how many sentences of a split were cut; empty if none was."""
+    return f"{split}: {cut:,} of {2 * pairs:,} sentences are longer than {longest} and were cut" if cut else ""
+
 
 RECORD = "corpus.json"
 LARGEST = 256 << 20  # bytes
@@ -46,12 +122,12 @@ class Corpus:
     digests: tuple[str, str]  # of the padded ids of both sides
 
 
-def place(key: Mapping[str, Any]) -> Path:
+def corpus_folder(key: Mapping[str, Any]) -> Path:
     """The folder of the corpus that `key`, a JSON object, decides."""
     return cache_folder("corpora") / text_digest(dict(key))
 
 
-def find(folder: Path) -> Corpus | None:
+def find_corpus(folder: Path) -> Corpus | None:
     """The corpus in a folder; None if there is none, or a damaged one. Its ids are mapped, not read into memory."""
     try:
         record, intact = without_digest(read_json(folder / RECORD, LARGEST))
@@ -65,7 +141,7 @@ def find(folder: Path) -> Corpus | None:
         return None
 
 
-def build(
+def build_corpus(
     folder: Path, sides: tuple[Tokenizer, Tokenizer], encoder: Encoder, digests: Callable[[Flat, Flat], Iterable[str]]
 ) -> None:
     """Encode a split into the folder of a corpus, unless another process has done so by then."""
@@ -98,7 +174,7 @@ def build(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def also(alias: Path, folder: Path) -> None:
+def link_corpus(alias: Path, folder: Path) -> None:
     """Let a corpus be found under the name of another key, too, where links can be made."""
     with contextlib.suppress(OSError):
         alias.symlink_to(folder.name)
@@ -131,7 +207,7 @@ def _rename(unfinished: Path, folder: Path) -> None:
         except OSError:
             if not folder.exists():
                 raise
-        if find(folder) is not None:
+        if find_corpus(folder) is not None:
             return  # another process was faster
         damaged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:

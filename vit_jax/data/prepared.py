@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from ...errors import UserError
-from ...files.atomic import read_json
+from ..errors import UserError
+from ..files.atomic import read_json
 
 FETCHED = {"cifar10": 170, "cifar100": 169, "mnist": 12, "fashion_mnist": 31}  # {an official set: megabytes}
 MARK = "dataset_info.json"  # the file that a prepared set has
@@ -39,9 +39,7 @@ def prepared_in(root: Path) -> dict[str, list[str]]:
 
 
 def prepared_around(folder: Path) -> tuple[Path, dict[str, list[str]]] | None:
-    """The prepared sets in a folder that is not stated as data.dir -> (data.dir, {set: its versions}); None where no
-    set is prepared.
-    """
+    """(data.dir, {set: its versions}) of a folder that is not stated as data.dir; None where no set is prepared."""
     folder = folder.resolve()
     if (folder / MARK).is_file() and re.fullmatch(VERSION, folder.name):
         version, folder = folder.name, folder.parent

@@ -1,1 +1,0 @@
-"""Where prepared sets lie, and copies of what lies in a store."""
