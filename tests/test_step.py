@@ -34,14 +34,13 @@ from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices
-from vit_jax.training.engine.engine import Engine
+from vit_jax.training.engine.engine import BINS, Engine, Histograms, histogram
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.engine.histograms import BINS, Histograms, histogram
 from vit_jax.training.engine.kernels import FewKernels
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import example_keys
 from vit_jax.training.log import Batches, steps_together
-from vit_jax.training.saving import on_host
+from vit_jax.training.stopping import on_host
 
 STEPS = 10
 pytestmark = pytest.mark.usefixtures("quick_compilation")

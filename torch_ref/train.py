@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from vit_jax.config import flags
 from vit_jax.config.fields import option
+from vit_jax.config.hints import REASONS
 from vit_jax.config.run import RunConfig
-from vit_jax.config.synonyms import REASONS
 from vit_jax.data.batches import batches
 from vit_jax.errors import DONE, CheckFailed, Field, UserError, install
 from vit_jax.files.atomic import write_json

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import Field, UserError
-from .fields import option
-from .ranges import check_ranges
+from .fields import check_ranges, option
 
 
 @dataclass(frozen=True)

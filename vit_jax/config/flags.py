@@ -18,9 +18,8 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from ..errors import Field, UserError
 from . import hints
-from .hints import similar
-from .ranges import check_ranges
-from .synonyms import REASONS, VALUES
+from .fields import check_ranges
+from .hints import REASONS, VALUES, similar
 
 T = TypeVar("T")
 

@@ -17,9 +17,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from ..errors import Field, UserError
 from .dotted import field_types, leaves, replace_fields, value_at
-from .fields import Mark
+from .fields import Mark, check_ranges
 from .parameters import Parameter
-from .ranges import check_ranges
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""The memory that a run takes at least, and that of this machine: a network that cannot fit is refused at once."""
+"""What a run takes: the memory, of which a network that cannot fit is refused at once, and the FLOPs of its steps.
+
+Model FLOPs utilization (MFU) is what a network has to multiply, over what its devices could in the same time (Chowdhery
+et al. 2022, arXiv 2204.02311, appendix B): the FLOPs are those of the network itself, so that work which is done twice
+to save memory does not count. Importing this file loads no jax.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from ..errors import Field, UserError
 from .backend import accelerators, configure_jax
 from .division import Division
 from .limits import host_memory
-from .targets import HERE
+from .targets import HERE, published
 
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
@@ -99,3 +104,19 @@ def memory() -> tuple[int, int]:
         if limit := HERE.own_memory():
             return limit, HERE.local_count
     return host_memory(), 1
+
+
+def step_flops(model: NetworkConfig, examples: float = 1) -> float:
+    """FLOPs of a training step: three times those of the forward pass, since the backward pass has two products for
+    each of its; 0 for a network whose FLOPs data determine.
+    """
+    return 3 * model.training_flops() * examples
+
+
+def most_examples(run: RunConfig, teacher: Teacher | None, device: str, devices: int) -> float:
+    """Examples per second at which devices would work at their peak: an MFU of 1."""
+    flops = 0.0 if run.optim.freeze or run.lora.rank else step_flops(run.model)
+    if flops and teacher is not None and teacher.config is not None:
+        of_teacher = teacher.config.flops()
+        flops = flops + of_teacher if of_teacher else 0.0
+    return devices * published(device).peak / flops if flops else 0.0

@@ -19,8 +19,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import mesh_agnostic
-from ..machine.numerics import with_promotion
+from ..machine.numerics import mesh_agnostic, with_promotion
 from . import state
 from .captioner_config import CaptionerConfig
 from .decoder_model import DecoderModel, check_vectors

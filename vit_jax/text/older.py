@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, report_damage, require
 from ..files.lines import quote
-from ..machine.libraries import report_damage, require
 from .classes import LEGACY_NLLB, NLLB, Languages
 from .ids import token_text
 from .pieces import check_growth, set_template

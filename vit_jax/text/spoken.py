@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from ..config.hints import nearest
-from ..config.vocabulary import SIDES
+from ..config.outputs import SIDES
 from ..errors import Field, UserError
 from .classes import LISTED, SEVERAL, Languages, Spoken, list_codes
 from .contents import CONFIG, IDS, Files, class_of, ids_of, numbers_of, parse_json, tokens_of, with_config

@@ -14,8 +14,7 @@ from ..errors import install
 from ..files.terminal import print_wrapped, printable
 from ..machine import backend
 from ..machine.division import Division
-from ..machine.memory import run_bytes
-from ..machine.mfu import step_flops
+from ..machine.memory import run_bytes, step_flops
 from ..runs.values import differences
 from ..weights.teacher import describe_teacher
 

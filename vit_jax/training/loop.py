@@ -14,11 +14,10 @@ import numpy as np
 
 from ..errors import CheckFailed
 from ..files.metrics import STEP_METRICS
-from ..machine import backend, mfu
-from .events import Event
-from .log import Batches, steps_together
-from .profile import Profile
-from .session import Session
+from ..machine import backend
+from ..machine.memory import most_examples as most_examples_of
+from .log import Batches, Profile, steps_together
+from .session import Event, Session
 from .stopping import Decision
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
 
 def most_examples(s: Session) -> float:
     """Examples per second at which the run's devices would work at their peak in the next step; 0: unknown."""
-    return mfu.most_examples(s.engine.run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
+    return most_examples_of(s.engine.run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
 
 
 def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:

@@ -1,10 +1,16 @@
-"""The third step of setting up a run: its state, new, of given weights or of the newest checkpoint, and its folder."""
+"""The third step of setting up a run: its state, new, of given weights or of the newest checkpoint, and its folder.
+
+A run that is there goes on as it was, or to another length, as if that had been given at first.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,26 +18,75 @@ import numpy as np
 from .. import runs
 from ..config.groups import moments
 from ..config.lora import averaged_parameters, factor_shapes, lora_names, trainable_table
+from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..files.terminal import print_note, printable
-from ..machine.hosts.group import ALONE, Hosts
+from ..machine.hosts import ALONE, Hosts
 from ..machine.numerics import random_key
-from ..runs.values import LENGTH, changed_places, to_dict
+from ..runs.record import own_schedule
+from ..runs.values import LENGTH, changed_places, other_identity, to_dict
 from ..tasks.table import task_spec
 from ..weights.start.reproducible import check_same
 from ..weights.start.start import start as start_from
-from .contents import data_difference
-from .saving import Saver
+from .preflight import data_difference
 from .session import NOTED, Session
 from .setup import parameter_dtype
-from .stopping import Caught, Decision
+from .stopping import Caught, Decision, Saver
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, Saved
     from .engine.step import TrainState
     from .log import Log
     from .setup import Setup
+
+
+def run_now(folder: runs.Run, run: RunConfig, resumed: bool) -> tuple[RunConfig, bool]:
+    """(The run to train now in a folder, whether it goes on beyond the end that it had there); writes nothing."""
+    if not folder.exists():
+        if resumed:
+            raise UserError(folder, "no run here", "leave resume out to begin one")
+        return run, False
+    now = folder.config()
+    changed = other_identity(now, run)
+    if changed.keys() - ({*LENGTH} if resumed else {}):
+        raise runs.other_run(folder, changed)
+    done, finished = (folder.complete_steps() or [0])[0], is_finished(folder)
+    if not changed and not (resumed and finished and run.overfit_batches and run.max_steps != now.max_steps):
+        if not finished:
+            _check_schedule(folder)
+        return run, False
+    if _steps(folder, run.epochs, done) < done:
+        has = done / _steps(folder, 1, done)
+        raise UserError(Field("epochs"), f"is {run.epochs}, but {folder} has done {has:g}", "give more than that")
+    if run.max_steps == now.max_steps and 0 < run.max_steps <= done:
+        run = replace(run, max_steps=0)  # the budget of before is spent
+    return run, True
+
+
+def is_finished(folder: runs.Run) -> bool:
+    """Whether a run has a summary, undamaged, of its end."""
+    with contextlib.suppress(UserError):
+        return (folder.summary() or {}).get("status") == "finished"
+    return False
+
+
+def _steps(folder: runs.Run, epochs: int, done: int) -> int:
+    """The steps of so many epochs, by the log of a run; at least `done` where the log does not tell."""
+    known = [row for row in folder.metrics() if row["step"] and row.get("epoch")]
+    return round(epochs * known[-1]["step"] / known[-1]["epoch"]) if known else max(done, 1)
+
+
+def _check_schedule(folder: runs.Run) -> None:
+    """Raise UserError where an older version trains the run on by a schedule that begins anew, or by a fixed rate."""
+    if way := own_schedule(folder.record()):
+        path = shlex.quote(str(folder))
+        raise UserError(
+            folder,
+            f"is being trained on by continue {way}, which is gone",
+            f"give `resume {path}` more `epochs`, as if they had been given at first, or begin a new run from its "
+            f"weights with `init {path}`",
+        )
 
 
 WATCHED = ("train", "validation")
@@ -42,7 +97,7 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
     import jax
 
     from ..weights.checkpoint import Checkpoints
-    from .engine.histograms import Histograms
+    from .engine.engine import Histograms
     from .progress import Progress
 
     run = setup.run

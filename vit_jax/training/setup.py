@@ -8,23 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..config.lora import trainable_table
 from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..config.stages import runs_in_stages
-from ..config.trees import flatten
-from ..files.digests import array_digest, text_digest
+from ..files.digests import text_digest
 from ..machine import backend
 from ..machine.division import check_shares
-from ..machine.hosts.group import ALONE, Hosts
+from ..machine.hosts import ALONE, Hosts
 from ..tasks.table import task_spec
 from .hooks import Hooks
-from .preflight import CheckedRun
+from .preflight import CheckedRun, frozen_digest, with_data
 
 if TYPE_CHECKING:
-    from ..data.base import Data, Given, Order
+    from ..data.base import Data, Order
     from ..tasks.base import Task
     from .engine.engine import Engine
     from .engine.evaluator import Evaluator
@@ -73,25 +70,6 @@ class Setup:
     def stop(self) -> int:
         """The step after which this process ends, because of the budget max_steps or the end of the run."""
         return min(self.steps, self.run.max_steps or self.steps)
-
-
-def frozen_digest(task: Task) -> str:
-    """A digest of the arrays of a task that do not learn, such as a teacher's; empty if it has none."""
-    digests = {name: array_digest(np.asarray(x)) for name, x in flatten(task.frozen_arrays).items()}
-    return text_digest(digests) if digests else ""
-
-
-def open_data(run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
-    """Open the data of a run."""
-    from ..tasks.computed import task_class
-
-    return task_class(run.task).open_data(run, given, fetch)
-
-
-def with_data(run: RunConfig, dataset: Data) -> RunConfig:
-    """The run with what its data determines, such as the number of classes."""
-    sized = replace(run, model=run.model.with_sizes(dataset.sizes))
-    return task_spec(run.task).with_data(sized, dataset.metadata())
 
 
 def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:

@@ -15,29 +15,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from .. import runs
 from ..config.dotted import replace_fields
-from ..config.gone import check_arguments
+from ..config.hints import check_arguments
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.places import local_copy
 from ..files.reading import show_path
 from ..files.terminal import print_note
 from ..machine import backend
-from ..machine.hosts.group import Hosts, join_hosts
+from ..machine.hosts import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
 from ..runs.check import check_complete, check_run
 from ..runs.ending import recorded_ending
 from ..runs.several import VARIED, members_of
 from ..runs.values import LENGTH, flat, with_fields
 from .announce import announce
-from .contents import Contents
-from .continuation import run_now
-from .events import Event, Summary, exhausted
-from .finish import finish, show_again
-from .group import sum_up
+from .finish import finish, show_again, sum_up
 from .loop import loop
-from .preflight import OF_A_HOST, CheckedRun, checked_arguments, choose_folder, preflight, without_outputs
+from .preflight import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, without_outputs
 from .progress import Told, suppress_output, telling, told
-from .resume import resume
+from .resume import resume, run_now
+from .session import Event, Summary, exhausted
 from .setup import set_up
 from .stopping import Caught, signals
 

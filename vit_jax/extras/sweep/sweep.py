@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import runs
-from ...config.gone import check_arguments
+from ...config.hints import check_arguments
 from ...config.run import RunConfig
-from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
+from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error, require
 from ...files.places import check_dir, is_kept, is_written, join, kept_at, local_copy
 from ...files.reading import show_path
 from ...files.terminal import printable
-from ...machine.libraries import require
 from ...reports.compare import text_of
 from ...reports.comparison import is_number
 from ...runs.check import check_name, check_run
@@ -33,9 +32,9 @@ from ...runs.choice import same_identity
 from ...runs.several import OLD_SWEEP, STUDY, is_run, members
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec
-from ...training.events import Event, Summary
-from ...training.preflight import checked_arguments, preflight
-from ...training.setup import open_data, plan, with_data
+from ...training.preflight import checked_arguments, open_data, preflight, with_data
+from ...training.session import Event, Summary
+from ...training.setup import plan
 from ...training.train import steps
 from ...weights.start.start import check as check_start
 from .report import show

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import UserError, require
 from ...files.reading import check_regular
-from ...machine.libraries import require
 
 LARGEST = 8 << 30  # bytes
 

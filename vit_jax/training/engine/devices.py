@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ...machine.division import check_groups
-from ...machine.hosts.group import ALONE, Hosts
+from ...machine.hosts import ALONE, Hosts
 from ...machine.targets import HERE, Target
 
 # Arrays of fewer numbers stay whole: splitting them saves little, and gathering each takes time.

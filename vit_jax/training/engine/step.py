@@ -23,7 +23,7 @@ from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, unflatten
 from ...files.metrics import RESERVED_METRICS
 from ...machine.division import find_division
-from ...machine.hosts.group import ALONE, Hosts
+from ...machine.hosts import ALONE, Hosts
 from ...machine.numerics import random_key
 from ...machine.targets import HERE, Target
 from ...models.attention import Attention, AttentionPool, why_plain

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...errors import BUG, CHECK, USER, CheckFailed, Interrupted, UserError, as_user_error
-from .place import find_gpus, read_place
+from ..errors import BUG, CHECK, USER, CheckFailed, Interrupted, UserError, as_user_error
+from .launchers import find_gpus, read_place
 from .watch import GRACE, Watch
 
 ANSWER = 120.0  # seconds in which process 0 has to answer, and all others to come

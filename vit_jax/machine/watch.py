@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...errors import USER, UserError
-from ...files.terminal import printable
+from ..errors import USER, UserError
+from ..files.terminal import printable
 
 PING = 1.0  # seconds
 SILENT = 11.0  # seconds without a word after which a process counts as lost
