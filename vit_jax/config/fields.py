@@ -9,7 +9,7 @@ import types
 import typing
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from ..errors import Field, UserError, fields_inside
 
@@ -139,30 +139,23 @@ Mark = Literal[
 ]
 
 
-def identity(
-    default: Any,
-    help: str,
-    *,
-    training_only: bool = False,
-    not_in_weights: bool = False,
-    from_data: bool = False,
-    of_head: bool = False,
-    counts_blocks: bool = False,
-    place: bool = False,
-    not_drawn: bool = False,
-    **bounds: Unpack[Bounds],
-) -> Any:
+class Marks(Bounds, total=False):
+    """The marks of an identity field, by name, and its bounds."""
+
+    training_only: bool
+    not_in_weights: bool
+    from_data: bool
+    of_head: bool
+    counts_blocks: bool
+    place: bool
+    not_drawn: bool
+
+
+def identity(default: Any, help: str, **more: Unpack[Marks]) -> Any:
     """A field that changes the result of a run."""
-    marks: dict[Mark, bool] = {
-        "training_only": training_only,
-        "not_in_weights": not_in_weights,
-        "from_data": from_data,
-        "of_head": of_head,
-        "counts_blocks": counts_blocks,
-        "place": place,
-        "not_drawn": not_drawn,
-    }
-    return _field(default, help, Range(**bounds), execution=False, marks={mark for mark, on in marks.items() if on})
+    given: dict[str, Any] = {**more}
+    marks = {mark for mark in get_args(Mark) if given.pop(mark, False)}
+    return _field(default, help, Range(**given), execution=False, marks=marks)
 
 
 def dropout_rate(help: str) -> Any:

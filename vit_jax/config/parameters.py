@@ -36,7 +36,7 @@ class Parameter(NamedTuple):
     I, and so on to the head. In a network whose layers have no such order all are 0. `muon` states that the optimizer
     muon updates it by Muon, not by AdamW: so the hidden kernels, those inside blocks and, of a stem, all that follow
     its first convolution, the patch projection included. `head` states that it is of the head, which --new-head draws
-    anew and which trains whole beside LoRA. `trains` is False for one that a run with LoRA keeps as it is (lora.py).
+    anew and which trains whole beside LoRA. `trains` is False for one that a run with LoRA keeps as it is.
     """
 
     shape: tuple[int, ...]

@@ -28,14 +28,9 @@ if TYPE_CHECKING:
 
 def write_csv(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> int:
     """Write a CSV table, atomically; returns how many rows it has. File names keep their bytes, also no UTF-8."""
-    with (
-        replacing(Path(path)) as temporary,
-        open(temporary, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(header)
-        written = list(map(writer.writerow, rows))
-    return len(written)
+    table = GrowingCsv(path, header)
+    table.add([*rows])
+    return table.rows
 
 
 class GrowingCsv:

@@ -11,8 +11,7 @@ import math
 from typing import assert_never
 
 from ..config.dotted import leaves, value_at
-from ..config.groups import moments, trainable
-from ..config.lora import adapted_kernels, averaged_parameters, trainable_table
+from ..config.groups import adapted_kernels, averaged_parameters, moments, trainable, trainable_table
 from ..config.network import NetworkConfig, Teacher
 from ..config.run import RunConfig
 from ..errors import Field, UserError

@@ -59,7 +59,7 @@ def loop(s: Session) -> Generator[Event, None, str]:
             after_step(s, meter)
             yield from _tell(s, meter)
             ending = _why_end(s)
-            if ending or _evaluation_due(s) or s.decision.save_due:
+            if ending or _evaluation_due(s) or "save" in s.decision.known:
                 _accept(s, meter.settle())
                 s.cpu_seconds += meter.cpu()
                 save(s)
@@ -175,7 +175,7 @@ def _why_end(s: Session) -> str:
         return f"stopped: {s.decision.signal}"
     if s.step >= s.setup.stop:
         return "stopped: max_steps"
-    return "stopped: max_minutes" if s.decision.late else ""
+    return "stopped: max_minutes" if "time" in s.decision.known else ""
 
 
 class Meter:

@@ -86,7 +86,7 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
     if teacher is None:
         check_memory(run, None, division)
     hooks = Hooks(run)
-    hooks.check(run)
+    hooks.each("check", run)
     for name, hook in hooks.of.items() if hosts.several else ():
         if type(hook).due is not Hook.due:
             raise UserError(Field("hooks"), f"{name} wants steps alone, and there are several hosts", "leave it out")
@@ -136,10 +136,17 @@ def with_data(run: RunConfig, dataset: Data) -> RunConfig:
     return task_spec(run.task).with_data(sized, dataset.metadata())
 
 
+def is_finished(folder: runs.Run) -> bool:
+    """Whether a run has a summary, undamaged, of its end."""
+    with contextlib.suppress(UserError):
+        return (folder.summary() or {}).get("status") == "finished"
+    return False
+
+
 def _ended_before(folder: runs.Run, paths: Iterable[Path]) -> bool:
     """Whether a run is finished and one of these files or folders, or what lies directly in one, is newer."""
-    with contextlib.suppress(OSError, UserError):  # whoever reads it says what is wrong with it
-        if (folder.summary() or {}).get("status") == "finished":
+    with contextlib.suppress(OSError):  # whoever reads it says what is wrong with it
+        if is_finished(folder):
             ended = folder.summary_file.stat().st_mtime_ns
             each = [entry for path in paths for entry in (path, *(os.scandir(path) if path.is_dir() else ()))]
             return any(entry.stat().st_mtime_ns > ended for entry in each)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..config.lora import trainable_table
+from ..config.groups import trainable_table
 from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..config.stages import runs_in_stages

@@ -24,7 +24,7 @@ from ..machine.hosts import Hosts
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, State
 
-VOTES = (*INTERRUPTED, "time", "save")
+VOTES = (*INTERRUPTED, "time", "save")  # a signal; the time of the budget is over; the last save is long ago
 
 
 @dataclass
@@ -121,16 +121,6 @@ class Decision:
     def signal(self) -> str:
         """The signal that ends the run; '' for none."""
         return next((name for name in INTERRUPTED if name in self.known), "")
-
-    @property
-    def late(self) -> bool:
-        """Whether the time of the budget is over."""
-        return "time" in self.known
-
-    @property
-    def save_due(self) -> bool:
-        """Whether the last save is long enough ago."""
-        return "save" in self.known
 
     def has_saved(self) -> None:
         """The state was saved just now."""

@@ -95,7 +95,8 @@ def train(
     given = {"data": data, "class_names": class_names, "hosts": hosts}
     with telling(progress):
         if resume and (inside := members_of(resume)):
-            return _resume_group(inside, {"fields": {**(fields or {}), **more}, **given})
+            options: dict[str, Any] = {"fields": {**(fields or {}), **more}, **given}
+            return cast(Summary, sum_up(inside, [train(resume=member, **options) for member in inside]))
         asked = train_request(run, preset, folder, resume, {**(fields or {}), **more})
         return exhausted(run_steps(asked, data, class_names, hosts))
 
@@ -178,11 +179,6 @@ def train_request(
     return TrainRequest(with_fields(found.config(), fields), found.record()["preset"], found, True)
 
 
-def _resume_group(group: Sequence[runs.Run], options: Mapping[str, Any]) -> Summary:
-    """`train` for the runs of a group, each of which goes on, and their sum."""
-    return cast(Summary, sum_up(group, [train(resume=member, **options) for member in group]))
-
-
 def run_steps(
     asked: TrainRequest,
     data: Any,
@@ -237,7 +233,8 @@ def steps_with(
             begin(folder)
             run, goes_on = run_now(folder, run, resumed)
         else:
-            folder = stack.enter_context(_private_folder())
+            private = stack.enter_context(tempfile.TemporaryDirectory(prefix="vit-jax-"))
+            folder = runs.Run(Path(private) / "run")  # for copies of the small files of the run that the owner has
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         length = hosts.share({name: getattr(run, name) for name in (*LENGTH, "max_steps")})
         checked = replace(checked, run=replace(checked.run, **length))
@@ -263,7 +260,7 @@ def _trained(
     with contextlib.nullcontext() if told.get() == "full" else suppress_output():
         announce(setup)
     with _undone_unless_begun(folder):
-        session = resume(setup, folder, preset, caught, hosts)
+        session = resume(setup, folder, preset, caught)
     with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
         folder.publish()
         summary = finish(session, (yield from loop(session)))
@@ -302,7 +299,11 @@ def _own_folder(folder: runs.Run) -> Iterator[None]:
         try:
             yield
         finally:
-            _remove_if_unused(folder, made)
+            if not folder.exists():
+                with contextlib.suppress(OSError):  # the folder holds other files
+                    (folder.path / ".lock").unlink()
+                    for place in made:
+                        place.rmdir()
 
 
 @contextlib.contextmanager
@@ -316,13 +317,6 @@ def _undone_unless_begun(folder: runs.Run) -> Iterator[None]:
             for path in {*folder.path.iterdir()} - before:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         raise
-
-
-@contextlib.contextmanager
-def _private_folder() -> Iterator[runs.Run]:
-    """A folder of this process alone, with copies of the small files of a run that another host owns."""
-    with tempfile.TemporaryDirectory(prefix="vit-jax-") as folder:
-        yield runs.Run(Path(folder) / "run")
 
 
 def _shared_summary(folder: runs.Run, hosts: Hosts, goes_on: bool) -> dict[str, Any] | None:
@@ -353,15 +347,6 @@ def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
     for remark in filter(None, (folder.remark(), folder.log_remark())):
         print_note(remark)
     return summary
-
-
-def _remove_if_unused(folder: runs.Run, made: list[Path]) -> None:
-    """Remove the folders that were made for a run which failed before it was set up."""
-    if not folder.exists():
-        with contextlib.suppress(OSError):  # the folder holds other files
-            (folder.path / ".lock").unlink()
-            for place in made:
-                place.rmdir()
 
 
 def train_group(run: RunConfig, kind: str, count: int, preset: str = "run") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Literal
 
-from ...config.lora import trainable_table
+from ...config.groups import trainable_table
 from ...config.run import RunConfig
 from ...data.texts.config import SentenceData
 from ...errors import Field, UserError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from ...config.lora import adapted_kernels, factor_names, factors
+from ...config.groups import adapted_kernels, factor_names, factors
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, partition, unflatten
 from ...models.state import initial_values
