@@ -18,8 +18,7 @@ from vit_jax.presets.build import build
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.announce import announce
-from vit_jax.training.preflight import open_data, preflight
-from vit_jax.training.setup import set_up
+from vit_jax.training.setup import open_data, preflight, set_up
 
 # Each way of drawing that augmentation has; `test_every_field_is_tried` fails where one is missing.
 DRAWN = {

@@ -56,7 +56,7 @@ from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.preflight import CheckedRun, open_data, preflight
+from vit_jax.training.setup import CheckedRun, open_data, preflight
 from vit_jax.training.stopping import Saver
 from vit_jax.training.train import train
 from vit_jax.weights import checkpoint

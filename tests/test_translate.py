@@ -34,7 +34,7 @@ from vit_jax.text.ids import Ids
 from vit_jax.text.vocabulary import closed_vocabulary, count_words
 from vit_jax.training import setup
 from vit_jax.training.engine.optim import learning_rate
-from vit_jax.training.preflight import open_data, preflight
+from vit_jax.training.setup import open_data, preflight
 from vit_jax.training.train import train
 
 V = 65

@@ -22,9 +22,8 @@ from ..runs.several import members_of, of_folds
 from ..runs.values import from_dict, to_dict
 from ..training.announce import announce, estimate
 from ..training.finish import sum_up
-from ..training.preflight import OF_A_HOST, Contents, choose_folder, preflight
 from ..training.resume import describe_rate, new_state, noted_anew, run_now
-from ..training.setup import set_up
+from ..training.setup import OF_A_HOST, Contents, choose_folder, preflight, set_up
 from ..training.train import TrainRequest, train_group, train_with
 from ..weights.start.tuning import describe_tuning
 from .train_options import Options, check_options, parse

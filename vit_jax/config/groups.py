@@ -1,9 +1,9 @@
 """What an optimizer does with each parameter of a network: whether it trains, at which rate, by which rule.
 
 Everything is read from the network's table of parameters and the config. In a run with low-rank adaptation (LoRA) the
-kernels that it adapts stay, and their factors train: those of `blocks.0.attention.query.kernel`, of shape [n_in, n_out],
-are `blocks.0.attention.query.lora_a` [n_in, rank] and `.lora_b` [rank, n_out]. They are no parameters of the network:
-training/engine/lora.py adds their product to the kernel.
+kernels that it adapts stay, and their factors train: those of `blocks.0.attention.query.kernel` [n_in, n_out] are
+`blocks.0.attention.query.lora_a` [n_in, rank] and `.lora_b` [rank, n_out]. They are no parameters of the network: the
+training step adds their product to the kernel (training/engine/parameters.py).
 """
 
 from __future__ import annotations

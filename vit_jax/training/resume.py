@@ -1,4 +1,4 @@
-"""The third step of setting up a run: its state, new, of given weights or of the newest checkpoint, and its folder.
+"""The start of a run that is set up: its state, new, of given weights or of the newest checkpoint, and its folder.
 
 A run that is there goes on as it was, or to another length, as if that had been given at first.
 """
@@ -26,9 +26,8 @@ from ..runs.values import LENGTH, changed_places, other_identity, to_dict
 from ..tasks.table import task_spec
 from ..weights.start.reproducible import check_same
 from ..weights.start.start import start as start_from
-from .preflight import data_difference, is_finished
 from .session import NOTED, Session
-from .setup import parameter_dtype
+from .setup import data_difference, is_finished, parameter_dtype
 from .stopping import Caught, Decision, Saver
 
 if TYPE_CHECKING:

@@ -31,11 +31,10 @@ from ..runs.values import LENGTH, flat, with_fields
 from .announce import announce
 from .finish import finish, show_again, sum_up
 from .loop import loop
-from .preflight import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, without_outputs
 from .progress import Told, suppress_output, telling, told
 from .resume import resume, run_now
 from .session import Event, Summary, exhausted
-from .setup import set_up
+from .setup import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, set_up, without_outputs
 from .stopping import Caught, signals
 
 if TYPE_CHECKING:

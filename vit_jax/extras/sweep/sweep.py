@@ -32,9 +32,8 @@ from ...runs.choice import same_identity
 from ...runs.several import OLD_SWEEP, STUDY, is_run, members
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec
-from ...training.preflight import checked_arguments, open_data, preflight, with_data
 from ...training.session import Event, Summary
-from ...training.setup import plan
+from ...training.setup import checked_arguments, open_data, plan, preflight, with_data
 from ...training.train import steps
 from ...weights.start.start import check as check_start
 from .report import show

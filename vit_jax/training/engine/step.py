@@ -33,9 +33,8 @@ from ...tasks.base import Batch, Task
 from .devices import Devices
 from .evaluator import rows_of, with_frozen_arrays
 from .kernels import FewKernels, Kernels, cast_together
-from .lora import Lora
 from .optim import Optimizer, OptimizerState
-from .shards import Shards
+from .parameters import Lora, Shards
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])

@@ -1,9 +1,13 @@
-"""Parameters of which each device holds a part (FSDP), made whole where a step computes with them.
+"""A network's parameters in a compiled step: made whole of parts (FSDP), and kernels with LoRA's factors.
 
-Each device computes the gradients of its own rows of a batch, in a program of its own (jax.shard_map). So nothing but
-parameters is exchanged, by construction: their parts are gathered, and the gradient of a gathered one, the transpose of
-that, is summed and scattered. If XLA were left to divide the program of the whole batch, it would exchange activations
-wherever it takes them for smaller.
+Where each device holds a part of a parameter, it computes the gradients of its own rows of a batch, in a program of its
+own (jax.shard_map). So nothing but parameters is exchanged, by construction: their parts are gathered, and the gradient
+of a gathered one, the transpose of that, is summed and scattered. If XLA were left to divide the program of the whole
+batch, it would exchange activations wherever it takes them for smaller.
+
+With LoRA kernels are W + alpha/rank A B (Hu et al. 2021, arXiv 2106.09685, section 4.1). Networks know nothing of it: a
+step takes gradients of a tree of the kernels as they were given and the factors; `Lora.merge` makes the network's
+parameters of it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ...config.trees import Tree, combine, partition
+from ...config.groups import adapted_kernels, factor_names, factors
+from ...config.run import RunConfig
+from ...config.trees import Tree, combine, flatten, partition, unflatten
+from ...models.state import initial_values
 from .devices import Devices
 
 
@@ -63,3 +70,32 @@ class Shards:
         split, others = partition(gradients, self.axes)
         split = jax.tree.map(lambda x: x / self.devices.fsdp, jax.lax.pmean(split, "data"))
         return combine(split, jax.lax.pmean(others, self.devices.axes))
+
+
+class Lora:
+    """The kernels that a run with LoRA adapts, and their factors."""
+
+    def __init__(self, run: RunConfig):
+        self.scale = run.lora.alpha / run.lora.rank
+        self.kernels, self.factors = adapted_kernels(run), factors(run)
+
+    def initial_factors(self, parameters: Tree, key: Array) -> Tree:
+        """The factors before the first step, in the dtype of the kernels."""
+        dtype = flatten(parameters)[self.kernels[0]].dtype
+        return unflatten(initial_values(self.factors, key, dtype))
+
+    def merged_kernels(self, parameters: Tree, shards: Shards | None = None) -> Tree:
+        """The kernels W + s A B, of parameters that have W, A and B."""
+        flat, merged = flatten(parameters), {}
+        for name in self.kernels:
+            a, b = (flat[factor] for factor in factor_names(name))
+            if shards is not None:
+                a, b = (shards.whole(factor, flat[factor]) for factor in factor_names(name))
+                a, b = shards.own_part(name, 0, a), shards.own_part(name, 1, b)
+            # On a GPU or TPU the default precision would round the product, and with it the weights.
+            merged[name] = flat[name] + self.scale * jnp.matmul(a, b, precision="highest")
+        return unflatten(merged)
+
+    def merge(self, parameters: Tree, shards: Shards | None = None) -> Tree:
+        """The network's parameters, of those with factors; the arguments are those of `merged_kernels`."""
+        return combine(partition(parameters, self.factors)[1], self.merged_kernels(parameters, shards))
