@@ -105,9 +105,7 @@ def _filled(options: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def read_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> dict[str, Any]:
-    """The values of the flags and of the positional arguments of a command line -> {name: value} of those that are
-    given.
-    """
+    """{name: value} of the flags and of the positional arguments that a command line gives."""
     needed = [flag for flag in known.values() if flag.required]
     given: dict[str, Any] = {}
     positional: list[str] = []

@@ -66,9 +66,7 @@ def decaying(c: OptimConfig, table: Mapping[str, Parameter]) -> frozenset[str]:
 
 
 def rate_scales(c: OptimConfig, table: Mapping[str, Parameter]) -> dict[str, float]:
-    """What the learning rate of each parameter is multiplied by: layer_decay^(distance of its layer from the last).
-    Returns {name: factor}; for a kernel that Muon updates, times muon_lr / lr.
-    """
+    """{name: factor of its learning rate}: layer_decay^(layers to the last), for Muon's kernels times muon_lr / lr."""
     last, kernels = max(parameter.layer for parameter in table.values()), muon_kernels(c, table)
     return {
         name: c.layer_decay ** (last - parameter.layer) * (c.muon_lr / c.lr if name in kernels else 1.0)

@@ -216,9 +216,7 @@ Names = Mapping[str, str]  # {a field as a flag is typed, without dashes before 
 
 
 def names_of(config: Any, prefix: str = "") -> dict[str, str]:
-    """The help of each field of a config, also of those of the configs inside it -> {name: help}, the names as flags
-    without dashes.
-    """
+    """{name, as a flag without dashes: help} of a config's fields, also of those of the configs inside it."""
     found: dict[str, str] = {}
     for f in dataclasses.fields(config):
         name, part = f"{prefix}{f.name.replace('_', '-')}", getattr(config, f.name, None)
@@ -285,9 +283,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def similar(name: str, known: list[str]) -> str:
-    """A clause with the most similar known names. Returns '; nearest: ...', of similar names those first that begin
-    with `name`; empty if none is similar.
-    """
+    """A clause with the most similar known names, first those that begin with `name`; empty if none is similar."""
     given, folded = name[:LONGEST].casefold(), {each.casefold(): each for each in known}
     close = difflib.get_close_matches(given, folded, n=len(folded) or 1, cutoff=0.4)
     close.sort(key=lambda each: not each.startswith(given))

@@ -57,9 +57,7 @@ def is_locked(path: Path) -> bool:
 
 
 def try_lock(file: int) -> bool:
-    """Lock an open file until it is closed or its process ends. Whether it is locked; False if another process has
-    locked it.
-    """
+    """Lock an open file until it is closed or its process ends; False if another process has locked it."""
     try:
         if os.name == "nt":
             import msvcrt

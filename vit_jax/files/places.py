@@ -137,9 +137,7 @@ def _keeping(path: Path) -> Any:
 
 
 def own(path: Path) -> contextlib.AbstractContextManager[None]:
-    """A context in which this process alone writes the run in a folder, where a store keeps it, which gets all at its
-    end.
-    """
+    """A context in which this process alone writes the run in a folder that a store keeps; at its end that gets all."""
     return keeping.own(path) if (keeping := _keeping(path)) else contextlib.nullcontext()
 
 

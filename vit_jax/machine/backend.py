@@ -30,10 +30,7 @@ _made = False  # whether a CPU is several devices because configure_jax was aske
 
 
 def configure_jax(host_devices: int = 1) -> None:
-    """Set up this process for training or inference, before the first import of jax; it affects speed only.
-
-    It overrides no setting of the user's.
-    """
+    """Set up this process before the first import of jax, for speed only; no setting of the user's is overridden."""
     if "jax" not in sys.modules:
         check_flags()
         _keep_freed_memory(arenas=1 if host_devices == 1 else 2 * host_devices)
@@ -82,10 +79,7 @@ def _bad_variable(name: str, said: str) -> UserError:
 
 
 def check_flags() -> None:
-    """Check the variables of the environment by which XLA would end the process, or never start.
-
-    Another process tries flags that are not known.
-    """
+    """Check the variables by which XLA would end the process, or never start; another process tries unknown flags."""
     count = os.environ.get("JAX_NUM_CPU_DEVICES", "")
     if count.isdecimal() and int(count) > MOST_DEVICES:
         raise _bad_variable("JAX_NUM_CPU_DEVICES", f"more than {MOST_DEVICES} devices")

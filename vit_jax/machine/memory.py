@@ -95,8 +95,9 @@ def _gigabytes(number: int) -> str:
 
 
 def memory() -> tuple[int, int]:
-    """The memory of this machine; jax is started only where it may find an accelerator. Returns (bytes that one device
-    has, or this process where devices share it, 0 if unknown; number of devices that do not share it).
+    """(Bytes that one device has, or this process where devices share it, 0 if unknown; devices that do not share it).
+
+    jax is started only where it may find an accelerator.
     """
     if accelerators():
         configure_jax()
@@ -106,9 +107,7 @@ def memory() -> tuple[int, int]:
 
 
 def step_flops(model: NetworkConfig, examples: float = 1) -> float:
-    """FLOPs of a training step: three times those of the forward pass, since the backward pass has two products for
-    each of its; 0 for a network whose FLOPs data determine.
-    """
+    """FLOPs of a step: 3 times those forward, as the backward pass has two products for each; 0: by the data."""
     return 3 * model.training_flops() * examples
 
 

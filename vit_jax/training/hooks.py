@@ -62,9 +62,7 @@ class Hook:
         """When a checkpoint of a step is being written."""
 
     def end(self, folder: runs.Run, again: bool) -> None:
-        """When a run has its summary; `again`: where it is shown once more, and then, as of a group, nothing else is
-        called before.
-        """
+        """When a run, or a group, has its summary; `again`: it is shown once more, and only this is called."""
 
     def close(self) -> None:
         """When the process has done its part of the run, however that ended."""

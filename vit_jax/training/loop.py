@@ -319,9 +319,7 @@ def _headline(metric: str, metrics: dict[str, float]) -> str:
 
 
 def measure(s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None) -> dict[str, Evaluation]:
-    """Measure the weights, and their average if the run has one, on a split; a signal interrupts it. Returns {"raw": of
-    the weights, "ema": of their average}.
-    """
+    """Measure the weights ("raw") and their average ("ema"), if there is one, on a split; a signal interrupts it."""
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(s.hosts.several):
         s.setup.evaluator.between = functools.partial(_poll_stop, s)
@@ -360,9 +358,7 @@ def measure_and_log(
 
 
 def watched_split(s: Session) -> tuple[str, Any]:
-    """The split that is evaluated during training: validation, or the training batches of overfit_batches. Returns
-    (name, split); None if the data has no validation split.
-    """
+    """(Name, split) to evaluate during training: validation, which may be None, or with overfit_batches train."""
     if s.run.overfit_batches:
         return "train", s.setup.dataset.splits["train"].subset(np.arange(s.setup.order.n))
     return "validation", s.setup.dataset.splits.get("validation")

@@ -48,10 +48,7 @@ STYLES = {"epoch": "bold", "step": "dim", "speed": "dim", "tokens": "dim", "eta"
 
 
 class Progress:
-    """Shows the progress of a run, as a context manager around its steps.
-
-    Steps are counted from 1, over the run with all its resumptions.
-    """
+    """Shows a run, as a context manager around its steps, which count from 1 over it with all its resumptions."""
 
     def __init__(
         self,

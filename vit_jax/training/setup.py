@@ -360,8 +360,9 @@ def parameter_dtype(run: RunConfig) -> str:
 
 
 def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
-    """How a run is trained: with overfit_batches without augmentation, dropout, decay, schedule and early stopping.
-    Returns (the run as it is trained, the order of its examples, its epochs).
+    """(The run as it is trained, the order of its examples, its epochs).
+
+    With overfit_batches it is trained without augmentation, dropout, decay, schedule and early stopping.
     """
     order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:

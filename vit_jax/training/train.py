@@ -332,10 +332,7 @@ def _shared_summary(folder: runs.Run, hosts: Hosts, goes_on: bool) -> dict[str, 
 
 
 def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
-    """The summary of a finished run; None, with a printed reason, if it is damaged: it is then written again.
-
-    What differs in the files of a finished run from what was recorded is printed.
-    """
+    """The summary of a finished run, None if it is damaged and written again; what else differs is printed."""
     try:
         summary = folder.summary()
     except UserError:

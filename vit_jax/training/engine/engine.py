@@ -51,9 +51,7 @@ class Engine(Step):
             assert_never(run.parallel)
 
     def in_stage(self, run: RunConfig, define: Callable[..., Any]) -> Engine:
-        """The step of a stage of the run, in which its network drops at other rates; states and devices are the
-        same.
-        """
+        """The step of a stage of the run, whose network drops at other rates; states and devices are the same."""
         stage = copy.copy(self)
         vars(stage).pop("attention", None)
         stage.run, stage.define, stage.definition = run, define, define(lowering=self.lowering)
@@ -129,9 +127,7 @@ class Engine(Step):
     def train_together(
         self, state: TrainState, batches: Sequence[Batch], votes: np.ndarray | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        """Do `train` for several batches of the same shapes, one step after the other, by one call; not for pmap.
-        Returns (the state after the last step, metrics {name: [n]}).
-        """
+        """`train` for several batches of equal shapes by one call, not for pmap -> (last state, {metric: [n]})."""
         batches = self.devices.shard_batch(tuple(batches))
         return self.compiled_together(state, batches, self.seed, self.frozen_arrays, self.devices.of_each(votes))
 

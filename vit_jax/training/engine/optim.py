@@ -255,9 +255,7 @@ class Optimizer:
     def directions(
         self, gradients: Arrays, moments: Tree, step: Array, table: Mapping[str, Parameter]
     ) -> tuple[Arrays, Tree]:
-        """The direction of each parameter by its rule: step int32 [] -> ({name: array}, the new moments). Parameters
-        that were frozen at first count their steps from their release.
-        """
+        """Directions by rule: step int32 [] -> ({name: array}, new moments); of what was frozen from its release."""
         c, kernels, late = self.config, muon_kernels(self.config, table), frozen_at_first(self.config, table)
         if self.momentum:
             beta: Any = self.momentum(step).astype(next(iter(gradients.values())).dtype)

@@ -47,10 +47,7 @@ class Shards:
         return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index("fsdp") * size, size, axis)
 
     def gather(self, tree: Tree, path: str = "", half: bool = False) -> Tree:
-        """The network's parameters, those outside of stacks whole; `gather_block` is for the others.
-
-        Without remat the backward pass has what the forward pass gathered; with it, a block's are gathered again.
-        """
+        """The network's parameters, whole but for blocks (see `gather_block`), which remat gathers twice."""
         arrays = {name: x for name, x in sorted(tree.items()) if not isinstance(x, dict)}
         if half and "kernel" in arrays:  # a linear layer
             arrays |= {name: arrays[name].astype(jnp.bfloat16) for name in ("kernel", "bias") if name in arrays}

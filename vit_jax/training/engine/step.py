@@ -118,9 +118,7 @@ class Step:
         frozen_arrays: Tree,
         votes: Array | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
-        """Do `jit_step` for several batches, one after the other: seed int32 [], votes bool [hosts, k] -> (the last
-        state, metrics {name: [n]}).
-        """
+        """`jit_step` for several batches: seed int32 [], votes int32 [devices, k] -> (last state, {metric: [n]})."""
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
         state, metrics = jax.lax.scan(
             lambda state, batch: self.jit_step(state, batch, seed, frozen_arrays), state, stacked
@@ -160,9 +158,7 @@ class Step:
         )(frozen_arrays, state.parameters, batch, keys)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen_arrays: Tree) -> Batch:
-        """The batch after `Task.prepare`, cut for the devices: batch [B, ...] -> {name: [devices, B / devices,
-        ...]}.
-        """
+        """The batch after `Task.prepare`, cut for the devices: [B, ...] -> {name: [devices, B / devices, ...]}."""
         keys = example_keys(seed, step[0], jnp.arange(rows_of(batch)))
         task = with_frozen_arrays(self.task, jax.tree.map(lambda x: x[0], frozen_arrays))
         batch = task.prepare(batch, keys)
