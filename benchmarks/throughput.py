@@ -33,7 +33,7 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
-from vit_jax.machine.memory import step_flops
+from vit_jax.machine.division import step_flops
 from vit_jax.machine.targets import published
 from vit_jax.models.sizes import sized_config
 

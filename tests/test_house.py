@@ -81,7 +81,7 @@ TWIN_READS = {
     "tasks": r"(text|data|extras\.vectors)(\..+)?",
     "trainer": r"(files|runs)(\..+)?",
     "evaluation": r"data(\..+)?",
-    "train": r"(files|presets|runs|text|data)(\..+)?|machine\.memory",
+    "train": r"(files|presets|runs|text|data)(\..+)?|machine\.division",
 }
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 

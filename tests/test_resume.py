@@ -45,7 +45,7 @@ from vit_jax.extras.stores import runs as mirror
 from vit_jax.extras.stores.objects import ObjectStore
 from vit_jax.files.digests import array_digest
 from vit_jax.files.terminal import run_command
-from vit_jax.machine import memory
+from vit_jax.machine import division
 from vit_jax.machine.hosts import ALONE
 from vit_jax.machine.targets import PUBLISHED, Published
 from vit_jax.models.vit_config import ViTConfig
@@ -845,7 +845,7 @@ def test_mfu_is_logged_where_the_peak_of_the_device_is_known(folder, monkeypatch
     assert all(row["mfu"] == pytest.approx(row["images_per_second"] * step) for row in rows)
     assert summary["mfu"] == pytest.approx(statistics.median(row["mfu"] for row in rows))
     assert f"speed      MFU {summary['mfu']:.1%}" in capsys.readouterr().out
-    assert not memory.most_examples(replace(TINY, optim=OptimConfig(freeze=("patch.*",))), None, "cpu", 1)
+    assert not division.most_examples(replace(TINY, optim=OptimConfig(freeze=("patch.*",))), None, "cpu", 1)
 
 
 # ------------------------------------------------------------------------------------ best and early stopping

@@ -19,7 +19,7 @@ import pytest
 
 from tests.fixed import Fixed
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.config.parameters import ZEROS, Parameter
+from vit_jax.config.network import ZEROS, Parameter
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData

@@ -24,7 +24,7 @@ from vit_jax.extras.stores import runs as mirror
 from vit_jax.extras.sweep import command as command
 from vit_jax.extras.sweep import sweep as training
 from vit_jax.files import places
-from vit_jax.files.locks import lock_file
+from vit_jax.files.atomic import lock_file
 from vit_jax.presets.table import preset
 from vit_jax.reports import compare
 from vit_jax.runs.several import members_of

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from ..errors import Field, UserError
 from .hints import similar
-from .parameters import ZEROS, Parameter, Start
+from .network import ZEROS, Parameter, Start
 from .run import MOMENTS, LoraConfig, OptimConfig, RunConfig
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from ..config.parameters import Parameter
+from ..config.network import Parameter
 from ..config.trees import flatten, unflatten
 from ..errors import ArgumentError
 

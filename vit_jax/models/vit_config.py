@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from ..config.fields import pair
-from ..config.network import Input, NetworkConfig
-from ..config.parameters import Parameter, Start, Table
+from ..config.network import Input, NetworkConfig, Parameter, Start, Table
 from ..errors import Field, UserError
 from .vit_options import MAPS, ViTOptions
 

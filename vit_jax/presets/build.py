@@ -8,7 +8,7 @@ from ..config.dotted import value_at
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..errors import Field, UserError
-from ..machine.memory import check_weights
+from ..machine.division import check_weights
 from ..machine.numerics import random_key, with_fixed_settings
 from ..models.sizes import is_sized, size_of, sized_config
 from ..runs.values import with_fields

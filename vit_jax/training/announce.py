@@ -12,8 +12,7 @@ from ..config.run import RunConfig
 from ..errors import install
 from ..files.terminal import print_wrapped, printable
 from ..machine import backend
-from ..machine.division import Division
-from ..machine.memory import run_bytes, step_flops
+from ..machine.division import Division, run_bytes, step_flops
 from ..runs.values import differences
 from ..weights.teacher import describe_teacher
 

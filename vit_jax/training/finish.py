@@ -80,7 +80,8 @@ def _interruption(s: Session) -> Interrupted:
 def _last_evaluation(s: Session, name: str, split: Any) -> dict[str, dict[str, Any]]:
     """{weights: metrics} of the last weights on a split, from the log, or measured where it lacks them."""
     rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == name and r["step"] == s.step]
-    if found := s.hosts.share({r["weights"]: _numbers(r) for r in rows}):  # of the owner's log
+    values = {r["weights"]: {k: v for k, v in r.items() if isinstance(v, float) and k != "epoch"} for r in rows}
+    if found := s.hosts.share(values):  # of the owner's log
         return found
     # A budget ended between evaluations: a run that goes on must not find this one in its log.
     return {weights: as_json(result.metrics) for weights, result in measure(s, name, split).items()}
@@ -212,10 +213,6 @@ def whole(s: Session, weights: dict[str, Any] | None) -> dict[str, Any]:
     tree = s.engine.gather(s.state).parameters if weights is None else weights
     tree = s.engine.devices.to_host(tree) if s.hosts.several else tree
     return jax.tree.map(jax.numpy.asarray, tree) if s.hosts.owner else {}
-
-
-def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    return {k: v for k, v in row.items() if isinstance(v, float) and k != "epoch"}
 
 
 def _shown(value: float | None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import CheckFailed
 from ..files.metrics import STEP_METRICS
 from ..machine import backend
-from ..machine.memory import most_examples as most_examples_of
+from ..machine.division import most_examples as most_examples_of
 from .log import Batches, Profile, steps_together
 from .session import Event, Session
 from .stopping import Decision

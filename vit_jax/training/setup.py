@@ -25,9 +25,8 @@ from ..config.trees import flatten
 from ..errors import Field, UserError
 from ..files.digests import array_digest, text_digest
 from ..machine import backend
-from ..machine.division import Division, check_shares, plan_division
+from ..machine.division import Division, check_memory, check_shares, plan_division
 from ..machine.hosts import ALONE, Hosts
-from ..machine.memory import check_memory
 from ..presets.entry import on_other_data
 from ..presets.table import preset
 from ..runs.check import check_complete, check_name, check_run

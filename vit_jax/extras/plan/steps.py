@@ -12,8 +12,7 @@ from ...config.groups import trainable_table
 from ...config.run import RunConfig
 from ...data.texts.config import SentenceData
 from ...errors import Field, UserError
-from ...machine.division import check_shares
-from ...machine.memory import most_examples
+from ...machine.division import check_shares, most_examples
 from ...machine.numerics import fixed_settings
 from ...machine.targets import HERE, Target
 from ...tasks.stand_in import Shape, rows_of

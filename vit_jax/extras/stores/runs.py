@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import Field, UserError
-from ...files.atomic import make_folder, write_text
-from ...files.locks import is_locked, lock_file
+from ...files.atomic import is_locked, lock_file, make_folder, write_text
 from ...files.places import check_name, join, store_of
 from ...files.reading import COPIES, show_path
 from ...files.terminal import print_note

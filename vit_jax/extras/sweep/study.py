@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ...errors import Field, UserError
-from ...files.locks import is_locked, lock_file
+from ...files.atomic import is_locked, lock_file
 from ...files.places import publish_several
 from ...files.reading import show_path
 from ...runs.several import STUDY

@@ -65,7 +65,7 @@ class Devices:
         return parameters if self.fsdp == 1 else jax.lax.with_sharding_constraint(parameters, self.replicated)
 
     def split_axis(self, shape: tuple[int, ...]) -> int | None:
-        """The first axis that can be split, since its parts lie in one piece, as they are sent; None: it stays whole."""
+        """The first axis that can be split, since its parts lie in one piece, as they are sent; None: not split."""
         if self.fsdp == 1 or math.prod(shape) < SMALL:
             return None
         return next((axis for axis, length in enumerate(shape) if length % self.fsdp == 0), None)
@@ -160,7 +160,7 @@ class Devices:
         return self.put(np.asarray(sent).view(leaf.dtype).reshape(leaf.shape))
 
     def to_host(self, tree: Any) -> Any:
-        """Arrays on the devices as numpy at host 0, None at the others; one at a time: no device ever holds them all."""
+        """Arrays on the devices as numpy at host 0, None at the others; one at a time: no device holds them all."""
         return jax.tree.map(self._to_host, tree)
 
     def _to_host(self, x: Array) -> np.ndarray | None:

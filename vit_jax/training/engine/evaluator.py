@@ -61,7 +61,7 @@ class Evaluator:
         return in_order([self.outputs_in(parameters, split, batch)])
 
     def outputs_in(self, parameters: Tree, split: Any, batch: int, some: range | None = None) -> Outputs:
-        """The outputs of the examples in some batches of a split, as it is evaluated -> ({name: [k, ...]}, k numbers)."""
+        """The outputs of the examples in some batches of a split, in its order -> ({name: [k, ...]}, k numbers)."""
         parts, order, rows = [], [], self.devices.rows
         size = batch + (-batch % len(self.devices) if rows else 0)
         for examples, indices in evaluation_batches(split, size, rows, some):

@@ -27,8 +27,7 @@ from ...config.groups import (
     rate_scales,
     trainable,
 )
-from ...config.network import NetworkConfig
-from ...config.parameters import ZEROS, Parameter
+from ...config.network import ZEROS, NetworkConfig, Parameter
 from ...config.run import BY_LENGTH, DECOUPLED, OptimConfig
 from ...config.trees import Tree, flatten, partition, unflatten
 from ...errors import ArgumentError, Field, UserError
