@@ -1,9 +1,9 @@
 """The base class of the configs of networks: what other code knows of a network without building it.
 
 Each config builds a `Table` of the network's parameters: checkpoints store these, weight conversion maps them to other
-layouts, and what they are is looked up there and never inferred from their names. Nothing here imports jax or torch: the classes that compute are named as text. To add a network, write a subclass of
-`NetworkConfig` and the class that computes it, and name the subclass in models/networks.py; no other code asks which
-network it has.
+layouts, and what they are is looked up there and never inferred from their names. Nothing here imports jax or torch:
+the classes that compute are named as text. To add a network, write a subclass of `NetworkConfig` and the class that
+computes it, and name the subclass in models/networks.py; no other code asks which network it has.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def find_division(run: RunConfig, hosts: int = 1, target: Target = HERE) -> Divi
         return Division(count, run.accumulate or 1)
     if hosts > 1:
         wanted = plan_division(run, hosts)
-        as_wanted = backend.made_devices() and wanted.devices == HERE.local_count
+        as_wanted = backend.made_devices() and wanted.devices == HERE.a_host
         return Division(count, wanted.parts if as_wanted else run.accumulate or 1)
     wanted = _on_cpu(run, backend.cores())
     if count == 1 or backend.made_devices():  # for this run, or for one before it in this process
@@ -212,7 +212,7 @@ def memory() -> tuple[int, int]:
     if backend.accelerators():
         backend.configure_jax()
         if limit := HERE.own_memory():
-            return limit, HERE.local_count
+            return limit, HERE.a_host
     return host_memory(), 1
 
 

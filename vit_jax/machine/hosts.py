@@ -115,14 +115,11 @@ def differing(found: list[dict[str, Any]]) -> str:
     for index, theirs in enumerate(found):
         names = [n for n in {**found[0], **theirs} if theirs.get(n) != found[0].get(n)]
         if names:
-            listed = [f"{n} {_read_value(theirs, n)}, host 0 {_read_value(found[0], n)}" for n in names[:SHOWN]]
+            both = ((n, str(theirs.get(n, "none")), str(found[0].get(n, "none"))) for n in names[:SHOWN])
+            listed = [f"{n} {its:.80}, host 0 {first:.80}" for n, its, first in both]
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             return f"hosts differ: host {index} has {'; '.join(listed)}{more}; make them the same on all hosts"
     return ""
-
-
-def _read_value(values: Mapping[str, Any], name: str) -> str:
-    return str(values[name])[:80] if name in values else "none"
 
 
 def _from_bytes(value: Any) -> Any:

@@ -13,14 +13,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from jax import Array
     from jax.sharding import AbstractMesh
 
-P = ParamSpec("P")
-R = TypeVar("R")
 PRNG = "threefry2x32"  # of all random numbers; others draw other ones, and depend on how a batch is divided
 # {name in jax, and with "jax_" in jax.config: its value}; the last ones only check, and end what they find fault with.
 SETTINGS: dict[str, Any] = {
@@ -59,26 +57,10 @@ def fixed_settings(compute_dtype: str = "", names: Iterable[str] = tuple(SETTING
         yield
 
 
-def with_promotion(function: Callable[P, R]) -> Callable[P, R]:
-    """A network's function where dtypes and ranks are promoted; its caller decides on the rest."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with fixed_settings(names=PROMOTION):
-            return function(*args, **kwargs)
-
-    return call
-
-
-def with_fixed_settings(function: Callable[P, R]) -> Callable[P, R]:
-    """The function within `fixed_settings`."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with fixed_settings():
-            return function(*args, **kwargs)
-
-    return call
+# Decorators of functions: within all our settings; and, of networks, whose callers decide on the rest, where dtypes and
+# ranks are promoted.
+with_fixed_settings = fixed_settings()
+with_promotion = fixed_settings(names=PROMOTION)
 
 
 F = TypeVar("F", bound=Callable[..., Any])

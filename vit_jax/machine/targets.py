@@ -103,16 +103,11 @@ class Here:
         return len(self.devices)
 
     @property
-    def local_count(self) -> int:
+    def a_host(self) -> int:
         """How many this host has."""
         import jax
 
         return len(jax.local_devices())
-
-    @property
-    def a_host(self) -> int:
-        """Of them one host has so many."""
-        return self.local_count
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -133,11 +128,6 @@ class Here:
 
         devices = [device for device in jax.local_devices() if device.platform != "cpu"]
         return min((int((d.memory_stats() or {}).get("bytes_limit", 0)) for d in devices), default=0)
-
-    @property
-    def published(self) -> Published:
-        """What their maker states."""
-        return published(self.kind)
 
     def compile(self, traced: Any) -> Any:
         """What jax.jit(f).trace(...) gives, compiled."""
@@ -179,12 +169,7 @@ class Named:
     @property
     def memory(self) -> int:
         """The bytes that each has."""
-        return self.published.memory
-
-    @property
-    def published(self) -> Published:
-        """What their maker states."""
-        return published(self.kind)
+        return published(self.kind).memory
 
     def compile(self, traced: Any) -> Any:
         """What jax.jit(f).trace(...) gives, compiled for these devices."""

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..config.run import profiled_steps
 from ..files.atomic import replacing, sync_folder
@@ -97,18 +97,15 @@ def _cut_back(path: Path, step: int) -> None:
     if not path.is_file():
         return
     with open_regular(path, link=False) as old:
-        if all(line is not None and line.endswith(b"\n") and _step_of(line) <= step for line in _lines(old)):
+        lines = bounded_lines(old, LARGEST_HISTOGRAMS)
+        if all(line and line.endswith(b"\n") and _step_of(line) <= step for line in lines):
             return
     with replacing(path) as temporary, open_regular(path, link=False) as old, open(temporary, "wb") as file:
-        kept = (line for line in _lines(old) if line is not None and _step_of(line) <= step)
-        file.writelines(line.removesuffix(b"\n") + b"\n" for line in kept)
+        lines = bounded_lines(old, LARGEST_HISTOGRAMS)
+        file.writelines(line.removesuffix(b"\n") + b"\n" for line in lines if line and _step_of(line) <= step)
         file.flush()
         os.fsync(file.fileno())
     sync_folder(path.parent)
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    return bounded_lines(file, LARGEST_HISTOGRAMS)
 
 
 def _step_of(line: bytes) -> float:

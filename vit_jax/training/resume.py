@@ -27,7 +27,7 @@ from ..tasks.table import task_spec
 from ..weights.start.reproducible import check_same
 from ..weights.start.start import start as start_from
 from .session import NOTED, Session
-from .setup import data_difference, is_finished, parameter_dtype
+from .setup import data_difference, engine_at, is_finished, parameter_dtype
 from .stopping import Caught, Decision, Saver
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught) -> Sessi
         step,
         saved=step if notes else -1,
         record=folder.record(),
-        histograms=Histograms(setup.engine_at(step)) if run.histograms else None,
+        histograms=Histograms(engine_at(setup.stages, step)) if run.histograms else None,
         **{name: notes[name] for name in NOTED if name in notes},
     )
 

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..machine.hosts import Hosts
 from ..machine.numerics import fixed_settings
 from .hooks import Hooks
-from .setup import Setup
+from .setup import Setup, engine_at
 from .stopping import Caught, Decision, Saver
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Session:
     @property
     def engine(self) -> Engine:
         """That of the next step."""
-        return self.setup.engine_at(self.step)
+        return engine_at(self.setup.stages, self.step)
 
     @property
     def hooks(self) -> Hooks:

@@ -283,10 +283,6 @@ class Setup:
         """Training steps of the run."""
         return self.epochs * self.order.steps_per_epoch
 
-    def engine_at(self, step: int) -> Engine:
-        """The engine of the step that is done next after so many."""
-        return engine_at(self.stages, step)
-
     def is_end(self, step: int, stale: int) -> bool:
         """Whether the run ends after this step, with so many epochs since the best validation."""
         return step >= self.steps or bool(self.run.patience and stale >= self.run.patience)
@@ -340,12 +336,11 @@ def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
     """The engines of the stages of a run -> {step after which a stage begins: its engine}, the first 0."""
     from ..models.build import definition
 
-    def of_stage(each: RunConfig) -> Engine:
-        if each.model == run.model:
-            return engine
-        return engine.in_stage(each, partial(definition, each.model, run.compute_dtype, parameter_dtype(run)))
-
-    return {first: of_stage(each) for first, each in runs_in_stages(run, steps).items()}
+    found = {}
+    for first, each in runs_in_stages(run, steps).items():
+        define = partial(definition, each.model, run.compute_dtype, parameter_dtype(run))
+        found[first] = engine if each.model == run.model else engine.in_stage(each, define)
+    return found
 
 
 def engine_at(engines: Mapping[int, Engine], step: int) -> Engine:

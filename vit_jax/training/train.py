@@ -170,7 +170,11 @@ def train_request(
     """The arguments of `train`, of which either `run` or `resume` is given."""
     if not resume:
         named = run if isinstance(run, str) and preset == "run" else preset
-        return TrainRequest(run, named, folder_given(folder), fields=fields)
+        if folder is not None and not isinstance(folder, runs.Run):
+            if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+                raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
+            folder = runs.Run(local_copy(os.fspath(folder)))
+        return TrainRequest(run, named, folder, fields=fields)
     for name, value in (("run", run), ("folder", folder)):
         if value is not None:
             raise UserError(name, "is given, and so is resume", "leave one of them out")
@@ -198,15 +202,6 @@ def run_steps(
             raise
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
         return (yield from steps_with(group, asked._replace(run=run), given, begin))
-
-
-def folder_given(folder: Any) -> runs.Run | None:
-    """The argument `folder` of `train`."""
-    if folder is None or isinstance(folder, runs.Run):
-        return folder
-    if isinstance(folder, (str, os.PathLike)) and os.fspath(folder):
-        return runs.Run(local_copy(os.fspath(folder)))
-    raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
 
 
 def train_with(hosts: Hosts, asked: TrainRequest) -> Summary:

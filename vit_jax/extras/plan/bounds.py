@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...machine.targets import Target
+from ...machine.targets import Target, published
 from .program import Program
 
 
@@ -34,7 +34,7 @@ class Bounds:
 
 def bounds_of(program: Program, target: Target) -> Bounds:
     """The bounds of a program on a target."""
-    stated = target.published
+    stated = published(target.kind)
     crossing = sum(each.times * each.crossing(target.a_host) for each in program.collectives)
     return Bounds(
         program.flops / stated.peak if stated.peak else 0.0,

@@ -14,7 +14,7 @@ from ...data.texts.config import SentenceData
 from ...errors import Field, UserError
 from ...machine.division import check_shares, most_examples
 from ...machine.numerics import fixed_settings
-from ...machine.targets import HERE, Target
+from ...machine.targets import HERE, Target, published
 from ...tasks.stand_in import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.setup import parameter_dtype
@@ -87,7 +87,7 @@ class Compiled:
             "unit": self.engine.task.unit,
             "platform": target.platform,
             "kind": target.kind,
-            "published": {name: value for name, value in vars(target.published).items() if value},
+            "published": {name: value for name, value in vars(published(target.kind)).items() if value},
             "devices": len(devices),
             "parts": self.engine.parts,
             "rows": self.given.rows if what == "train" else rows_of(self.given.examples),
