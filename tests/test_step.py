@@ -34,7 +34,7 @@ from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices
-from vit_jax.training.engine.engine import BINS, Engine, Histograms, histogram
+from vit_jax.training.engine.engine import BINS, Engine, histogram
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.kernels import FewKernels
 from vit_jax.training.engine.optim import Optimizer
@@ -514,11 +514,11 @@ CALM_CUTS = ("pmap", "split in two groups, accumulate")
 
 
 def histograms(cut):
-    """(engine, state, what Histograms finds) before the first step, in float64."""
+    """(engine, state, what its histograms find) before the first step, in float64."""
     with jax.enable_x64(True):
         engine, tree = network(dataclasses.replace(CALM, **CUTS[cut]), "float64")
         state = engine.start(tree)
-        return engine, state, Histograms(engine).of(state, examples(CALM.batch, 0))
+        return engine, state, engine.histograms(state, examples(CALM.batch, 0))
 
 
 def bins(found):

@@ -86,17 +86,15 @@ def check_flags() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if all(re.fullmatch(KNOWN_FLAGS, flag) for flag in flags.split()):
         return
-    start = "from jaxlib import xla_client; xla_client.make_cpu_client()"
+    command, said = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.make_cpu_client()"], ""
     try:
-        tried = subprocess.run(
-            [sys.executable, "-c", start], capture_output=True, text=True, errors="replace", timeout=60
-        )
-    except subprocess.TimeoutExpired as error:
+        tried = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+        if tried.returncode and "Traceback" not in tried.stderr:  # it was ended, without a word of Python
+            told = re.search(r"(unknown flag|failed|could not|invalid|error)[^\n]*", tried.stderr, re.IGNORECASE)
+            said = told[0][:200].strip() if told else f"it ends with {tried.returncode}"
+    except subprocess.TimeoutExpired:
         said = "it has not started after a minute"
-        raise UserError(f"XLA_FLAGS is {flags[:200]!r}", f"XLA does not start with it ({said})", "unset it") from error
-    if tried.returncode and "Traceback" not in tried.stderr:  # it was ended, without a word of Python
-        told = re.search(r"(unknown flag|failed|could not|invalid|error)[^\n]*", tried.stderr, re.IGNORECASE)
-        said = told[0][:200].strip() if told else f"it ends with {tried.returncode}"
+    if said:
         raise UserError(f"XLA_FLAGS is {flags[:200]!r}", f"XLA does not start with it ({said})", "unset it")
 
 
@@ -200,6 +198,9 @@ def unused_gpu() -> bool:
 
 def environment() -> dict[str, Any]:
     """What affects the bits of a result besides the config: versions, devices, cores, XLA flags."""
+    fixed = {f"JAX_{name.upper()}" for name in SETTINGS}  # otherwise while our numbers are computed
+    known = (name for name in sorted(os.environ) if name.startswith("JAX_") and name not in fixed)
+    variables = [f"{name}={os.environ[name]}" for name in known if not re.fullmatch(INERT, name)]
     names = ("vit-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     versions = {}
     for name in names:
@@ -213,18 +214,8 @@ def environment() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        **({"jax_variables": variables} if (variables := _variables()) else {}),
+        **({"jax_variables": " ".join(variables)} if variables else {}),
     }
-
-
-def _variables() -> str:
-    """The variables of jax that are neither set otherwise while our numbers are computed nor without effect on them."""
-    fixed = {f"JAX_{name.upper()}" for name in SETTINGS}
-    return " ".join(
-        f"{name}={value}"
-        for name, value in sorted(os.environ.items())
-        if name.startswith("JAX_") and name not in fixed and not re.fullmatch(INERT, name)
-    )
 
 
 def memory_peak() -> int:

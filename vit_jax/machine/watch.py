@@ -72,8 +72,6 @@ class Watch:
         self.moves, self.since = self.moves + 1, time.monotonic()
         self.step = self.step if step is None else step
 
-    # Beginning.
-
     def gather(
         self, port: int, count: int, seconds: float, announce: Callable[[int], None] = lambda port: None
     ) -> None:
@@ -157,8 +155,6 @@ class Watch:
         """Tell the others from now on that this process lives, and notice who does not."""
         threading.Thread(target=self._tick, daemon=True).start()
 
-    # While the processes work.
-
     def _read(self, peer: Peer, reader: Any) -> None:
         """Hear a peer until its connection ends."""
         with contextlib.suppress(OSError, ValueError):
@@ -237,8 +233,6 @@ class Watch:
         with contextlib.suppress(OSError, ValueError):
             print("vit-jax: error: " + self.fault, file=sys.stderr, flush=True)
         self.exit(USER)
-
-    # Ending.
 
     def wait_for_fault(self, seconds: float) -> str:
         """`fault`, for which it waits so long if there is none yet."""

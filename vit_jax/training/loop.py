@@ -17,7 +17,7 @@ from ..files.metrics import STEP_METRICS
 from ..machine import backend
 from ..machine.division import most_examples as most_examples_of
 from .log import Batches, Profile, steps_together
-from .session import Event, Session
+from .session import NOTED, Event, Session
 from .stopping import Decision
 
 if TYPE_CHECKING:
@@ -118,9 +118,8 @@ def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compi
 
 def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     """Do a step for each of these batches; returns their metrics, on the device: scalars, or of several steps [n]."""
-    if s.histograms is not None and s.step % s.run.histograms == 0:
-        s.histograms = s.histograms.by(s.engine)
-        s.log.write_histograms(s.step + 1, s.histograms.of(s.state, batches[0]))
+    if s.run.histograms and s.step % s.run.histograms == 0:
+        s.log.write_histograms(s.step + 1, s.engine.histograms(s.state, batches[0]))
     if due := len(batches) == 1 and s.hooks.due(s.step + 1):
         s.hooks.each("before", s, batches[0])
     profile.begin(s.step + 1)
@@ -387,12 +386,7 @@ def _checkpoint_notes(s: Session) -> dict[str, Any]:
     """The JSON part of a checkpoint: all but the arrays that a run needs to resume as if it had never stopped."""
     return {
         "optimizer": s.run.optim.name,
-        "best": s.best,
-        "stale": s.stale,
-        "due": s.due,
-        "totals": s.totals,
-        "seconds": s.seconds,
-        "cpu_seconds": s.cpu_seconds,
+        **{name: getattr(s, name) for name in NOTED},
         "data": s.setup.dataset.identity,
         "environment": s.setup.environment,
     }

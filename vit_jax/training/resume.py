@@ -27,7 +27,7 @@ from ..tasks.table import task_spec
 from ..weights.start.reproducible import check_same
 from ..weights.start.start import start as start_from
 from .session import NOTED, Session
-from .setup import data_difference, engine_at, is_finished, parameter_dtype
+from .setup import data_difference, is_finished, parameter_dtype
 from .stopping import Caught, Decision, Saver
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught) -> Sessi
     import jax
 
     from ..weights.checkpoint import Checkpoints
-    from .engine.engine import Histograms
     from .progress import Progress
 
     run, hosts = setup.run, setup.engine.hosts
@@ -118,7 +117,6 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught) -> Sessi
         step,
         saved=step if notes else -1,
         record=folder.record(),
-        histograms=Histograms(engine_at(setup.stages, step)) if run.histograms else None,
         **{name: notes[name] for name in NOTED if name in notes},
     )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..tasks.base import Task
     from ..tasks.predictor import Predictor
     from ..weights.checkpoint import Checkpoints
-    from .engine.engine import Engine, Histograms
+    from .engine.engine import Engine
     from .engine.step import TrainState
     from .log import Log
     from .progress import Progress
@@ -114,7 +114,6 @@ class Session:
     clock: float = field(default_factory=time.monotonic)  # when `seconds` was last updated
     # Of the training steps alone, by all processes: without compilation (first steps), evaluations and saving.
     cpu_seconds: float = 0.0
-    histograms: Histograms | None = None  # where the run asks for them
     events: list[Event] = field(default_factory=list)  # not told yet
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -53,7 +54,8 @@ class Engine(Step):
     def in_stage(self, run: RunConfig, define: Callable[..., Any]) -> Engine:
         """The step of a stage of the run, whose network drops at other rates; states and devices are the same."""
         stage = copy.copy(self)
-        vars(stage).pop("attention", None)
+        for of_network in ("attention", "compiled_histograms"):
+            vars(stage).pop(of_network, None)
         stage.run, stage.define, stage.definition = run, define, define(lowering=self.lowering)
         stage.compile()
         return stage
@@ -149,6 +151,25 @@ class Engine(Step):
         pieces = jax.eval_shape(self.prepare_and_cut, state.step, batch, self.seed, frozen_arrays)
         return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), frozen_arrays))
 
+    def histograms(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
+        """{"parameters", "gradients": {name: histogram}} of what a step finds, before it is done.
+
+        The gradients of its batch are those that the step itself computes, before clipping, of the parameters that
+        train; they are computed again, so the step is the same whether histograms are made or not.
+        """
+        return jax.device_get(self.compiled_histograms(*self.whole(state, batch)))
+
+    @functools.cached_property
+    def compiled_histograms(self) -> Any:
+        """The program of `histograms`, beside that of the step."""
+
+        def groups(state: TrainState, *rest: Any) -> dict[str, dict[str, dict[str, Array]]]:
+            _, _, gradients = self.batch_gradients(state, *rest)
+            trees = {"parameters": self.network(state.parameters), "gradients": gradients}
+            return {name: {k: histogram(x) for k, x in flatten(tree).items()} for name, tree in trees.items()}
+
+        return self.devices.compiled(jax.jit(groups, out_shardings=self.devices.replicated), batch_at=1)
+
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
         frozen_arrays = self.frozen_arrays
@@ -173,37 +194,11 @@ class Pmapped:
 BINS = 30  # as TensorBoard shows
 
 
-class Histograms:
-    """The histograms of what a step finds, before it is done: its parameters, and the gradients of its batch.
-
-    The gradients are those that the step itself computes, before clipping, of the parameters that train; they are
-    computed again, so the step is the same whether histograms are made or not.
-    """
-
-    def __init__(self, engine: Engine):
-        self.engine = engine
-        compiled = jax.jit(self.groups, out_shardings=engine.devices.replicated)
-        self.compiled = engine.devices.compiled(compiled, batch_at=1)
-
-    def by(self, engine: Engine) -> Histograms:
-        """Those of the step of another stage of the run."""
-        return self if engine is self.engine else Histograms(engine)
-
-    def of(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
-        """The histograms of a step. Bins have equal width; each holds its left end, the last its right end too."""
-        return jax.device_get(self.compiled(*self.engine.whole(state, batch)))
-
-    def groups(
-        self, state: TrainState, batch: Batch, seed: Array, frozen_arrays: Tree
-    ) -> dict[str, dict[str, dict[str, Array]]]:
-        """What `of` returns, traced: seed int32 [] -> {"parameters", "gradients": {name: histogram}}."""
-        _, _, gradients = self.engine.batch_gradients(state, batch, seed, frozen_arrays)
-        trees = {"parameters": self.engine.network(state.parameters), "gradients": gradients}
-        return {name: {k: histogram(x) for k, x in flatten(tree).items()} for name, tree in trees.items()}
-
-
 def histogram(x: Array) -> dict[str, Array]:
-    """{"min", "max", "mean", "std": scalars, "counts": int32 [BINS]} of all values of an array."""
+    """{"min", "max", "mean", "std": scalars, "counts": int32 [BINS]} of all values of an array.
+
+    Bins have equal width; each holds its left end, the last its right end too.
+    """
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     low, high = x.min(), x.max()
     edges = low + (high - low) * (jnp.arange(1, BINS) / BINS).astype(x.dtype)

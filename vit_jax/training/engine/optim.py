@@ -41,9 +41,6 @@ FINAL_DIV_FACTOR = 1e4  # of one_cycle, as PyTorch has it
 LEAST_MOMENTUM, MOST_MOMENTUM = 0.85, 0.95  # of cycle_momentum, likewise
 
 
-# ------------------------------------------------------------------------------------ schedules
-
-
 def learning_rate(c: OptimConfig, steps: int, steps_per_epoch: int) -> Schedule:
     """The learning rate as a function of the step t = 0 .. steps-1: of an int32 [] or int to a float [].
 
@@ -91,9 +88,6 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
         return jnp.where(t <= turn, up, down)
 
     return schedule
-
-
-# ----------------------------------------------------------- optimizers: the direction of an update
 
 
 def rule_of(name: str, c: OptimConfig) -> optax.GradientTransformation:
