@@ -36,8 +36,8 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices
 from vit_jax.training.engine.engine import BINS, Engine, histogram
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.engine.kernels import FewKernels
 from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.parameters import FewKernels
 from vit_jax.training.engine.step import example_keys
 from vit_jax.training.log import Batches, steps_together
 from vit_jax.training.stopping import on_host

@@ -77,7 +77,6 @@ def parse(
 def _print_help(
     options: type[T], words: Sequence[str], default: T | None, prog: str, description: str | None
 ) -> NoReturn:
-    """Print the help of a command and end the process."""
     import tyro
 
     for name, kind in typing.get_type_hints(options).items():
@@ -249,7 +248,6 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
-    """The values of a Literal, or of a tuple of them."""
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
     return _choices(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else ()

@@ -82,7 +82,6 @@ def are_outputs(value: Any) -> bool:
 
 
 def _is_entry(name: str, value: Any, kind: str) -> bool:
-    """Whether a JSON value may be the entry of this name of outputs of a kind."""
     kinds, one_each = _MORE.get(name, ((), False))
     numbers = value if one_each else [value]
     if kind not in kinds or not isinstance(numbers, list):

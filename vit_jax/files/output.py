@@ -124,7 +124,6 @@ def print_table(
 
 
 def _cut_column(column: Sequence[str], most: int) -> list[str]:
-    """A column whose cells, but not its title, are cut to a width."""
     return [column[0], *(_middle_cut(cell, most) for cell in column[1:])]
 
 

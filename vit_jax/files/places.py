@@ -97,9 +97,6 @@ def copied(place: str, verify: bool = False) -> str:
     return str(COPIED.load().copy_images(place, verify)) if is_remote(place) else place
 
 
-# ------------------------------------------------------------------------------------------------- runs
-
-
 def is_kept(text: str) -> bool:
     """Whether a text is the URL of what may be kept in a store."""
     return is_remote(text) and not text.startswith("hf:")

@@ -143,7 +143,6 @@ def print_wrapped(line: str, stream: TextIO | None = None) -> None:
 
 
 def _columns(stream: TextIO) -> int:
-    """How wide a terminal is."""
     try:
         return int(os.environ.get("COLUMNS", "")) or 80
     except ValueError:

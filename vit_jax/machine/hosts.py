@@ -195,14 +195,14 @@ def _leave(watch: Watch, error: BaseException) -> None:
 
 
 def _begin(text: str, stall_minutes: float) -> Hosts:
-    """Join the processes that `--hosts` names. Raises UserError."""
     import jax
 
     if jax.distributed.is_initialized():
         return _join_initialized(text, stall_minutes)
     place, gpus = read_place(text), find_gpus()
     if place.count == 1:
-        _choose_gpus(gpus)
+        for vendor in ("cuda", "rocm") if gpus is not None else ():  # as jax.distributed.initialize does
+            jax.config.update(f"jax_{vendor}_visible_devices", ",".join(map(str, gpus or ())))
         return Hosts()
     watch = Watch(place.index, stall_minutes)
     with _telling(watch):
@@ -267,7 +267,6 @@ def _telling(watch: Watch) -> Iterator[None]:
 
 
 def _join_group(watch: Watch, count: int) -> Hosts:
-    """The processes that have come together."""
     # The client of jax's service, which keeps values and has barriers. Its name is private, as jax makes public only
     # jax.distributed.initialize, is_initialized and shutdown; what jax.experimental.multihost_utils offers in its
     # place (broadcast_one_to_all, sync_global_devices) computes on devices, which must not start before all processes
@@ -277,14 +276,6 @@ def _join_group(watch: Watch, count: int) -> Hosts:
     watch.begin()
     atexit.register(watch.leave, {"done": 1})
     return Hosts(watch.index, count, distributed.global_state.client, watch)
-
-
-def _choose_gpus(gpus: list[int] | None) -> None:
-    """Let jax see these GPUs only, as jax.distributed.initialize does; None: all."""
-    import jax
-
-    for vendor in ("cuda", "rocm") if gpus is not None else ():
-        jax.config.update(f"jax_{vendor}_visible_devices", ",".join(map(str, gpus or ())))
 
 
 def _check_name(address: str) -> None:

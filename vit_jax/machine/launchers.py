@@ -192,7 +192,6 @@ def find_gpus() -> list[int] | None:
 
 
 def _count_gpus(environment: Environment) -> int | None:
-    """How many GPUs this process sees; None: that is not known."""
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         if name in environment:
             return len([part for part in environment[name].split(",") if part.strip() not in ("", "-1")])

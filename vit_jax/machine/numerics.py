@@ -123,7 +123,6 @@ def _divided(out: Any, given: Any, mesh: AbstractMesh) -> Any:
 
 
 def _typed(x: Any) -> bool:
-    """Whether a leaf is an array."""
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 

@@ -156,7 +156,6 @@ class Watch:
         threading.Thread(target=self._tick, daemon=True).start()
 
     def _read(self, peer: Peer, reader: Any) -> None:
-        """Hear a peer until its connection ends."""
         with contextlib.suppress(OSError, ValueError):
             while line := reader.readline(LONGEST):
                 self._hear(peer, json.loads(line))
@@ -255,7 +254,6 @@ class Watch:
 
 
 def _listening(port: int) -> socket.socket:
-    """A socket that listens at a port, of IPv6 and IPv4 where it can. Raises UserError."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):  # IPv6 may be switched off
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)

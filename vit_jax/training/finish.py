@@ -312,6 +312,5 @@ def spread_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any
 
 
 def _numbers(value: dict[str, Any]) -> dict[str, float]:
-    """The numbers in a nested dict, as {dotted name: number}."""
     entries = flatten(value, strict=False)
     return {name: float(x) for name, x in entries.items() if isinstance(x, (int, float)) and not isinstance(x, bool)}

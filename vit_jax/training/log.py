@@ -170,13 +170,10 @@ class Batches:
         """The next `count` batches, or only the next one where not all are of the same shapes, as of sentences."""
         while len(self._waiting) < count:
             self._waiting.append(next(self._stream))
-        if len({_shapes(batch) for batch in itertools.islice(self._waiting, count)}) > 1:
+        some = itertools.islice(self._waiting, count)
+        if len({tuple((name, x.shape, x.dtype) for name, x in batch.items()) for batch in some}) > 1:
             count = 1
         return [self._waiting.popleft() for _ in range(count)]
-
-
-def _shapes(batch: Batch) -> tuple[Any, ...]:
-    return tuple((name, x.shape, x.dtype) for name, x in batch.items())
 
 
 class Profile:

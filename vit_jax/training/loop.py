@@ -312,7 +312,6 @@ def _measure_epoch(s: Session) -> None:
 
 
 def _headline(metric: str, metrics: dict[str, float]) -> str:
-    """The selection metric and the loss, as printed."""
     values = {metric.replace("_", " "): metrics[metric], "loss": metrics["loss"]}
     return " ".join(f"{name} {value:.4f}" for name, value in values.items())
 

@@ -26,6 +26,8 @@ from ..runs.values import LENGTH, changed_places, other_identity, to_dict
 from ..tasks.table import task_spec
 from ..weights.start.reproducible import check_same
 from ..weights.start.start import start as start_from
+from .log import Log
+from .progress import Progress
 from .session import NOTED, Session
 from .setup import data_difference, is_finished, parameter_dtype
 from .stopping import Caught, Decision, Saver
@@ -33,7 +35,6 @@ from .stopping import Caught, Decision, Saver
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, Saved
     from .engine.step import TrainState
-    from .log import Log
     from .setup import Setup
 
 
@@ -86,7 +87,6 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught) -> Sessi
     import jax
 
     from ..weights.checkpoint import Checkpoints
-    from .progress import Progress
 
     run, hosts = setup.run, setup.engine.hosts
     checkpoints = Checkpoints(folder, factor_shapes(run))
@@ -303,8 +303,6 @@ def describe_rate(setup: Setup, folder: runs.Run) -> str:
 
 def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:
     """The log of a run that goes on after `step`, without the rows that will be written again."""
-    from .log import Log
-
     if remark := folder.log_remark(step):
         print_note(remark)
     ends = setup.is_end(step, notes.get("stale", 0))

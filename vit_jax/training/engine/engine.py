@@ -6,6 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, assert_never
 
 import jax
@@ -149,7 +150,8 @@ class Engine(Step):
         if self.run.parallel != "pmap":
             return self.compiled.trace(state, batch, self.seed, frozen_arrays)
         pieces = jax.eval_shape(self.prepare_and_cut, state.step, batch, self.seed, frozen_arrays)
-        return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), frozen_arrays))
+        arguments = (state, pieces, np.repeat(self.seed, len(self.devices)), frozen_arrays)
+        return SimpleNamespace(lower=lambda **_: self.compiled.lower(*arguments))  # its devices say for which platform
 
     def histograms(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
         """{"parameters", "gradients": {name: histogram}} of what a step finds, before it is done.
@@ -177,18 +179,6 @@ class Engine(Step):
             its = jax.tree.map(lambda x: x[0], (state, frozen_arrays))
             state, frozen_arrays = jax.device_put(its, self.devices.replicated)
         return state, self.devices.shard_batch(batch), self.seed, frozen_arrays
-
-
-@dataclass(frozen=True)
-class Pmapped:
-    """A function of jax.pmap with its arguments, in place of what jax.jit(...).trace gives."""
-
-    program: Any
-    arguments: tuple[Any, ...]
-
-    def lower(self, lowering_platforms: tuple[str, ...] = ()) -> Any:
-        """The lowered function; its devices say for which platform."""
-        return self.program.lower(*self.arguments)
 
 
 BINS = 30  # as TensorBoard shows

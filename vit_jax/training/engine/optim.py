@@ -31,8 +31,8 @@ from ...config.network import ZEROS, NetworkConfig, Parameter
 from ...config.run import BY_LENGTH, DECOUPLED, OptimConfig
 from ...config.trees import Tree, flatten, partition, unflatten
 from ...errors import ArgumentError, Field, UserError
-from .kernels import Kernels
 from .muon import scale_by_muon
+from .parameters import Kernels
 
 Schedule = Callable[[Array | int], Array]
 Arrays = dict[str, Array]  # by dotted names

@@ -32,9 +32,8 @@ from ...models.state import merge
 from ...tasks.base import Batch, Task
 from .devices import Devices
 from .evaluator import rows_of, with_frozen_arrays
-from .kernels import FewKernels, Kernels, cast_together
 from .optim import Optimizer, OptimizerState
-from .parameters import Lora, Shards
+from .parameters import FewKernels, Kernels, Lora, Shards, cast_together
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
@@ -76,7 +75,8 @@ class Step:
         self.lowering, self.shards = of_training(run, self.target), None
         if run.fsdp > 1:
             half = run.compute_dtype == "bfloat16" and not self.lowering.rounds
-            self.shards = Shards(self.devices, self.parameter_shapes(), half)
+            parameters = flatten(self.state_shapes().parameters)
+            self.shards = Shards(self.devices, {name: x.shape for name, x in parameters.items()}, half)
             self.lowering = replace(self.lowering, gather=self.shards.gather_block)
         self.definition = self.define(lowering=self.lowering)
         self.kernels = FewKernels(self.devices) if self.devices.target.platform == "gpu" else Kernels()
@@ -98,10 +98,6 @@ class Step:
     def state_shapes(self) -> TrainState:
         """The shapes of a state's arrays."""
         return jax.eval_shape(self.initial_state, self.network_shapes())
-
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """{dotted name: shape} of a state's parameters."""
-        return {name: x.shape for name, x in flatten(self.state_shapes().parameters).items()}
 
     def merged_kernels(self, parameters: Tree) -> Tree:
         """The kernels that LoRA adapts, with its factors merged into them, split as all kernels are."""
