@@ -274,10 +274,7 @@ class NetworkConfig:
 
     @classmethod
     def marked(cls, mark: Mark) -> tuple[str, ...]:
-        """The dotted names of the fields with a mark, also of those in configs inside this one, in order.
-
-        Marks are the keywords of `identity`, or "drops" for a `dropout_rate`.
-        """
+        """The dotted names of the fields with a mark, also of those in configs inside this one, in order."""
         return _fields_with(typing.cast(typing.Hashable, cls), mark)
 
     @classmethod
@@ -306,10 +303,7 @@ class NetworkConfig:
         return None if found is None else (found[0], found[1], found[2])
 
     def any_size(self) -> tuple[int, int] | None:
-        """Of what a height and a width have to be multiples, where the network takes images of any; None: it does not.
-
-        Positions that are stored or computed for one size make it take that one.
-        """
+        """Of what height and width have to be multiples where images may have any size; None: positions are of one."""
         return None
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:

@@ -39,11 +39,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A context with the path of a new file beside another, whose place it takes at the end. The path of the new file,
-    empty, of a name that no file had.
-
-    If that fails, the new file is gone, and the other as it was.
-    """
+    """A context with the path of a new, empty file beside another, whose place it takes at the end if all went well."""
     temporary = path.with_name(f"{path.name}.tmp")
     for number in itertools.count(1):
         try:

@@ -150,10 +150,7 @@ def _keep_freed_memory(arenas: int) -> None:
 
 
 def _cpu_flags() -> None:
-    """Multiply matrices with Eigen instead of YNNPACK on Intel CPUs, where that is faster in jaxlib 0.10.2.
-
-    Only for that version: an unknown flag aborts the process.
-    """
+    """Multiply with Eigen, not YNNPACK, on Intel CPUs in jaxlib 0.10.2: it is faster, and unknown flags end XLA."""
     global _eigen
     flags = os.environ.get("XLA_FLAGS", "")
     if importlib.metadata.version("jaxlib") == "0.10.2" and "Intel" in cpu_name() and "ynn_fusion" not in flags:

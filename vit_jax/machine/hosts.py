@@ -28,10 +28,7 @@ SHOWN = 3
 
 
 class Hosts:
-    """The processes of a run, "hosts", of which this is number `index`. Process 0 is the one that owns its folder.
-
-    With a `count` of 1 there is only this process, and all methods return at once.
-    """
+    """The processes of a run; this is number `index`, and 0 owns its folder. Of a `count` of 1 no method waits."""
 
     def __init__(self, index: int = 0, count: int = 1, client: Any = None, watch: Watch | None = None):
         self.index, self.count, self._client, self.watch = index, count, client, watch

@@ -174,10 +174,7 @@ def read_place(text: str) -> Place:
 
 
 def find_gpus() -> list[int] | None:
-    """The GPUs that this process takes, as numbers among those that it sees; None: all.
-
-    Processes that a launcher has started on one machine share its GPUs evenly. Raises UserError.
-    """
+    """The GPUs of this process, as numbers among those it sees, shared evenly on one machine; None: all."""
     name, environment = "JAX_LOCAL_DEVICE_IDS", os.environ
     if stated := environment.get(name, "").strip():
         return [read_number(part, name) for part in stated.split(",")]

@@ -307,10 +307,8 @@ def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -
 
 def spread_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """{metric: {"mean", "std" (with n-1), "values"}} of the numbers that all summaries have."""
-    rows = [_numbers({**splits({**s}), "seconds": s["seconds"]}) for s in summaries]
+    rows = list[dict[str, float]]()
+    for summary in summaries:
+        values = flatten({**splits({**summary}), "seconds": summary["seconds"]}, strict=False).items()
+        rows.append({k: float(x) for k, x in values if isinstance(x, (int, float)) and not isinstance(x, bool)})
     return {name: mean_and_spread([row[name] for row in rows]) for name in rows[0] if all(name in row for row in rows)}
-
-
-def _numbers(value: dict[str, Any]) -> dict[str, float]:
-    entries = flatten(value, strict=False)
-    return {name: float(x) for name, x in entries.items() if isinstance(x, (int, float)) and not isinstance(x, bool)}

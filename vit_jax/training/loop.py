@@ -281,10 +281,7 @@ def _evaluation_due(s: Session) -> bool:
 
 
 def _measure_epoch(s: Session) -> None:
-    """Measure the weights on the watched split, update the best result of validation and print the metrics.
-
-    The best is the better one of the weights and their average, each by its own validation.
-    """
+    """Measure and print the watched split, and update the best result: the better of weights and average."""
     name, split = watched_split(s)
     results = {} if split is None else measure_and_log(s, name, split)
     s.due = False
@@ -302,13 +299,11 @@ def _measure_epoch(s: Session) -> None:
         tie = s.best is not None and now[metric] == s.best[metric] and now["loss"] < s.best["loss"]
         s.best = now if better or tie else s.best
         s.stale = 0 if better else s.stale + 1
-    s.progress.say(
-        f"epoch {s.step // s.setup.order.steps_per_epoch}: "
-        + "  ".join(
-            f"{name}{' ' + weights if weights != 'raw' else ''} {_headline(metric, e.metrics)}"
-            for weights, e in results.items()
-        )
-    )
+    words = []
+    for weights, result in results.items():
+        kind = "" if weights == "raw" else f" {weights}"
+        words.append(f"{name}{kind} {_headline(metric, result.metrics)}")
+    s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: {'  '.join(words)}")
 
 
 def _headline(metric: str, metrics: dict[str, float]) -> str:
@@ -324,9 +319,8 @@ def measure(s: Session, name: str, split: Any, final: Mapping[str, Task] | None 
         for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
                 score = () if final is None else (final.get(weights, s.task).examine,)
-                results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch, *score)
-                metrics = s.hosts.share(results[weights].metrics)
-                results[weights] = replace(results[weights], metrics=metrics)
+                result = s.setup.evaluator.measure(tree, split, s.run.batch, *score)
+                results[weights] = replace(result, metrics=s.hosts.share(result.metrics))
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]) and "loss" not in result.undefined:
             raise _not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)

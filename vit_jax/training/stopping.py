@@ -29,10 +29,7 @@ VOTES = (*INTERRUPTED, "time", "save")  # a signal; the time of the budget is ov
 
 @dataclass
 class Caught:
-    """The signal that was caught, if any.
-
-    During training steps it waits until the loop has saved a checkpoint; at other times it ends the process at once.
-    """
+    """The signal that was caught; in training steps it waits until a checkpoint is saved, else it ends the process."""
 
     name: str = ""  # of INTERRUPTED; '' for none
     waits: bool = False

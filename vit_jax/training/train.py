@@ -314,10 +314,7 @@ def _undone_unless_begun(folder: runs.Run) -> Iterator[None]:
 
 
 def _shared_summary(folder: runs.Run, hosts: Hosts, goes_on: bool) -> dict[str, Any] | None:
-    """The summary of a finished run in the owner's folder, on all hosts; None: it goes on, or begins.
-
-    Then a run that is there already has its config.json in the private folders of the other hosts too.
-    """
+    """The summary of a finished run, on all hosts; else None, and they have the config.json of a run that is there."""
     summary = _finished_summary(folder) if hosts.owner and not goes_on else None
     record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
     shared = hosts.share({"summary": summary, "record": record})

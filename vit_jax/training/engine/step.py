@@ -55,10 +55,7 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
 
 @dataclass(eq=False)
 class Step:
-    """A training step as a pure function of a run's state, a batch and the seed.
-
-    `define` gives the network's definition for a `lowering`, as `models.build.definition` does.
-    """
+    """A training step as a pure function of state, batch and seed; `define` gives the network for a `lowering`."""
 
     run: RunConfig
     define: Callable[..., Any]
