@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks.machine import describe, heading, load, measure
 from benchmarks.sides import NETS, config, data, engine_of, weights
 from benchmarks.throughput import peak
-from vit_jax.machine.mfu import step_flops
+from vit_jax.machine.division import step_flops
 
 CHOICES: dict[str, dict[str, Any]] = {
     "plain": {},

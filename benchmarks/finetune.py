@@ -118,7 +118,6 @@ def tuned(source: str, recipe: str, rate: float, epochs: int) -> Any:
 
 def trained(run: Any, log: Any) -> dict[str, Any]:
     """The summary of a run, which is trained unless it has ended, with its folder, parameters that train and speed."""
-    from vit_jax.config import parameters
     from vit_jax.config.groups import trainable
     from vit_jax.runs import Run
     from vit_jax.training.train import train
@@ -128,7 +127,7 @@ def trained(run: Any, log: Any) -> dict[str, Any]:
         summary = train(run, preset="finetune")
     folder = Run(summary["folder"])
     model = folder.config().model
-    table = parameters(model if model.classes else replace(model, classes=10))
+    table = (model if model.classes else replace(model, classes=10)).parameters()
     counts = {name: table[name].shape for name in trainable(run.optim, table)}
     speeds = [r["images_per_second"] for r in folder.metrics() if r["kind"] == "train" and r.get("images_per_second")]
     return {**summary, "trained": sum(map(math.prod, counts.values())), "speed": statistics.median(speeds)}

@@ -123,8 +123,7 @@ def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
         return t5_step.engine_of(run)
     import numpy as np
 
-    from vit_jax.training.preflight import checked_arguments, preflight
-    from vit_jax.training.setup import open_data, set_up
+    from vit_jax.training.setup import checked_arguments, open_data, preflight, set_up
 
     n = max(len(batch["label"]), run.model.classes)
     images = np.resize(batch["image"], (n, *batch["image"].shape[1:])), np.arange(n) % run.model.classes
@@ -142,7 +141,7 @@ def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
 
 def preset_step(run: RunConfig, count: int = 1) -> Step:
     """Ours on the first batch of the run's own data."""
-    from vit_jax.training.preflight import preflight
+    from vit_jax.training.setup import preflight
 
     checked = preflight(run)
     backend.configure_jax(checked.division.devices)

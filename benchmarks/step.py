@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, h
 from benchmarks import t5_step
 from benchmarks.machine import Cost, describe, heading, load, spread
 from benchmarks.sides import NETS, PRESETS, SIDES, run_of, together
-from vit_jax.machine.mfu import step_flops
+from vit_jax.machine.division import step_flops
 
 HERE = Path(__file__).resolve().parents[1]
 WORKER = HERE / "benchmarks" / "worker.py"

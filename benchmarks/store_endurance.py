@@ -97,7 +97,7 @@ class Lives:
         from vit_jax.extras.report import hook
         from vit_jax.extras.stores import mirror
         from vit_jax.training import finish, train
-        from vit_jax.training.saving import Saver
+        from vit_jax.training.stopping import Saver
 
         mirror.BEAT, mirror.LEASE = 0.2, 1.0
         loop, save = train.loop, Saver._save

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.torch_step import training_step
-from vit_jax.config.lora import trainable_table
+from vit_jax.config.groups import trainable_table
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.texts.config import SentenceData

@@ -9,7 +9,7 @@ One side in a process, because jax and torch need different CUDA libraries. Both
 AdamW; weights float32, products bfloat16) on uint8 images that are on the device already. Steps are sent one after the
 other and waited for at the end of a block; the fastest batch size is the result, and those that do not fit are left
 out. MFU is three times the FLOPs of the forward pass (two per multiply-add) over the peak that the maker of the GPU
-states for dense bfloat16, or, of a device that vit_jax.machine.mfu does not know, over that of the fastest
+states for dense bfloat16, or, of a device that vit_jax.machine.targets does not know, over that of the fastest
 product of large matrices.
 """
 
@@ -33,7 +33,8 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.machine import backend
-from vit_jax.machine.mfu import published, step_flops
+from vit_jax.machine.division import step_flops
+from vit_jax.machine.targets import published
 from vit_jax.models.vit_config import sized_config
 
 Steps = Callable[[int], None]  # does this many steps and waits for the last

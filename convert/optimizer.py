@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config.groups import moments, muon_kernels, rate_scales, trainable
-from vit_jax.config.parameters import Parameter
+from vit_jax.config.network import Parameter
 from vit_jax.config.run import OptimConfig
 from vit_jax.errors import UserError
 

@@ -48,7 +48,7 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.extras.plan import command as plan
-from vit_jax.machine.mfu import published
+from vit_jax.machine.targets import published
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig

@@ -21,9 +21,8 @@ from vit_jax.models.state import merge
 from vit_jax.presets.table import preset
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.announce import announce
-from vit_jax.training.preflight import preflight
 from vit_jax.training.resume import compare_environments
-from vit_jax.training.setup import open_data, set_up
+from vit_jax.training.setup import open_data, preflight, set_up
 
 H100 = read_target("h100")
 VIT_TREE = unflatten({name: np.zeros(shape, np.float32) for name, shape in VIT.shapes().items()})

@@ -27,7 +27,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.sources.open import open_image_source
 from vit_jax.errors import UserError
 from vit_jax.extras.sets.archives import OFFICIAL
-from vit_jax.machine import memory
+from vit_jax.machine import division
 from vit_jax.machine.targets import HERE, read_target
 from vit_jax.models import lowering
 from vit_jax.models.build import definition, network_class
@@ -240,12 +240,12 @@ def test_nothing_is_differentiated_through_the_teacher():
 def test_the_memory_of_a_run_has_the_teacher(monkeypatch):
     run, teacher = a_run(accumulate=1), a_teacher(path="big.safetensors")
     needed = sum(x.size for x in teacher.arrays.values()) * 4
-    assert memory.run_bytes(run, teacher)[0] - memory.run_bytes(run)[0] == needed
-    limit = sum(memory.run_bytes(run))
-    monkeypatch.setattr(memory, "memory", lambda: (limit, 1))
-    memory.check_memory(run)
+    assert division.run_bytes(run, teacher)[0] - division.run_bytes(run)[0] == needed
+    limit = sum(division.run_bytes(run))
+    monkeypatch.setattr(division, "memory", lambda: (limit, 1))
+    division.check_memory(run)
     with pytest.raises(UserError, match=r" and the teacher big\.safetensors take at least "):
-        memory.check_memory(replace(run, teacher="big.safetensors"), teacher)
+        division.check_memory(replace(run, teacher="big.safetensors"), teacher)
 
 
 # ------------------------------------------------------------------------------------------------ runs

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vit_jax.machine import backend, division, memory
+from vit_jax.machine import backend, division
 from vit_jax.machine.division import CACHED, Division, find_division, plan_division
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
@@ -92,7 +92,7 @@ def test_a_started_jax_is_left_as_it_is(on_cores):
 
 def test_each_device_of_a_cpu_holds_the_weights_of_a_run(on_cores):
     on_cores(2)
-    ours, whole = (memory.run_bytes(run, None, plan_division(run)) for run in (DIGITS, replace(DIGITS, accumulate=1)))
+    ours, whole = (division.run_bytes(run, None, plan_division(run)) for run in (DIGITS, replace(DIGITS, accumulate=1)))
     assert ours == (2 * whole[0], whole[1])
 
 

@@ -33,7 +33,7 @@ from vit_jax.models.lowering import rounds_factors
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
 from vit_jax.runs.values import flat, from_dict
-from vit_jax.training import finish, preflight
+from vit_jax.training import finish, setup
 
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the
 # same however long a run is, so that all of these share one.
@@ -260,8 +260,8 @@ def test_a_command_line_is_parsed_once_and_its_run_checked_and_planned_once(plac
         (flags, "parse"),
         (train_command, "check_run"),
         (train_options, "check_run"),
-        (preflight, "check_run"),
-        (preflight, "plan_division"),
+        (setup, "check_run"),
+        (setup, "plan_division"),
     ):
         wrapped = getattr(module, name)
         monkeypatch.setattr(

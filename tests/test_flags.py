@@ -17,8 +17,8 @@ from vit_jax import errors
 from vit_jax.commands import cli, evaluate, predict
 from vit_jax.commands import train as train_command
 from vit_jax.config import flags
+from vit_jax.config.hints import FLAGS, REASONS, VALUES
 from vit_jax.config.run import RunConfig
-from vit_jax.config.synonyms import FLAGS, REASONS, VALUES
 from vit_jax.extras.report import command as report_command
 from vit_jax.files import terminal
 from vit_jax.presets.table import PRESETS, preset

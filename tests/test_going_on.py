@@ -241,7 +241,7 @@ def test_damaged_records_of_older_versions_are_no_schedules_of_their_own():
 @pytest.mark.slow
 def test_the_runs_of_a_group_train_on_together(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vit_jax.training.group.draw", lambda *_: None)
+    monkeypatch.setattr("vit_jax.reports.compare.draw", lambda *_: None)
     vit_jax.training.train.train_group(replace(CONSTANT, epochs=1, name="group"), "seed", 2)
     command.command(["--resume", "group", "--epochs", "2"])
     members = [Run(f"runs/group/seed-{seed}") for seed in (0, 1)]

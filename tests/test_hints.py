@@ -6,8 +6,7 @@ import pytest
 
 import vit_jax
 from vit_jax.config import flags
-from vit_jax.config.hints import hint
-from vit_jax.config.synonyms import FLAGS
+from vit_jax.config.hints import FLAGS, hint
 from vit_jax.errors import UserError
 from vit_jax.runs.values import flat
 

@@ -82,7 +82,7 @@ TWIN_READS = {
     "tasks": r"(text|data|extras\.vectors)(\..+)?",
     "trainer": r"(files|runs)(\..+)?",
     "evaluation": r"data(\..+)?",
-    "train": r"(files|presets|runs|text|data)(\..+)?|machine\.memory",
+    "train": r"(files|presets|runs|text|data)(\..+)?|machine\.division",
 }
 PRODUCT = ("vit_jax", "convert", "torch_ref")
 PACKAGES = (*PRODUCT, "tests", "benchmarks")

@@ -28,9 +28,8 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
-from vit_jax.training.preflight import choose_folder, preflight
 from vit_jax.training.resume import resume, starting_state
-from vit_jax.training.setup import open_data, set_up
+from vit_jax.training.setup import choose_folder, open_data, preflight, set_up
 from vit_jax.training.stopping import Caught
 from vit_jax.weights import load as weights
 from vit_jax.weights.interop import read_weights

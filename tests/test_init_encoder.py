@@ -8,7 +8,7 @@ from flax import nnx
 
 import vit_jax
 from vit_jax import ViT
-from vit_jax.config.parameters import ZEROS, Parameter
+from vit_jax.config.network import ZEROS, Parameter
 from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.captions import open as captions

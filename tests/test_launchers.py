@@ -11,9 +11,9 @@ import pytest
 
 from tests.test_hosts import Two
 from vit_jax.errors import UserError
-from vit_jax.machine.hosts import place
-from vit_jax.machine.hosts.group import join_hosts
-from vit_jax.machine.hosts.place import find_gpus, read_place
+from vit_jax.machine import launchers
+from vit_jax.machine.hosts import join_hosts
+from vit_jax.machine.launchers import find_gpus, read_place
 
 LAUNCHERS = ("JAX_", "SLURM_", "OMPI_", "PMI", "MPI_", "PRTE_", "KUBERNETES_", "TPU_", "MEGASCALE_", "JOB_COMPLETION")
 LAUNCHERS += ("CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_VISIBLE")
@@ -121,7 +121,7 @@ def test_processes_of_one_job_have_one_port_and_those_of_others_another(given):
 )  # fmt: skip
 def test_a_process_without_a_place_is_told_what_gives_it_one(given, monkeypatch, variables, why):
     given(variables)
-    monkeypatch.setattr(place, "find_spec", lambda name: None)
+    monkeypatch.setattr(launchers, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "kubernetes", None)  # not installed
     with pytest.raises(UserError, match=re.escape(why)) as caught, join_hosts("auto"):
         pass
@@ -164,7 +164,7 @@ def test_processes_of_a_machine_share_its_gpus_evenly_and_one_alone_takes_all(mo
 def test_gpus_are_counted_by_their_files_where_no_variable_lists_them(monkeypatch, given, tmp_path):
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(place, "Path", lambda folder: tmp_path)
+    monkeypatch.setattr(launchers, "Path", lambda folder: tmp_path)
     given(srun(3, 4, 1))
     assert find_gpus() == [2, 3]
 

@@ -18,7 +18,7 @@ from tests.test_resume import Crash, before, crash
 from vit_jax import export
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands import train as command
-from vit_jax.config.lora import factor_shapes, trainable_table
+from vit_jax.config.groups import factor_shapes, trainable_table
 from vit_jax.config.run import LoraConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData

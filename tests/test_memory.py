@@ -8,7 +8,7 @@ import pytest
 import vit_jax
 from vit_jax.commands import train as train_command
 from vit_jax.errors import UserError
-from vit_jax.machine import limits, memory
+from vit_jax.machine import backend, division, limits
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
@@ -42,18 +42,18 @@ def test_a_run_takes_its_weights_gradients_moments_and_average():
     count, images, pixels = run.model.parameter_count(), 32 * (8 * 8 + 16 * 64), 32 * 8 * 8
     for name, copies in (("sgd", 2), ("momentum", 3), ("lion", 3), ("adamw", 4)):
         changed = replace(run, optim=replace(run.optim, name=name))
-        assert memory.run_bytes(changed) == (copies * count * 4, images * 4 + pixels)
-        assert memory.run_bytes(replace(changed, ema=0.9))[0] == (copies + 1) * count * 4
-        assert memory.run_bytes(replace(changed, compute_dtype="float64"))[0] == copies * count * 8
+        assert division.run_bytes(changed) == (copies * count * 4, images * 4 + pixels)
+        assert division.run_bytes(replace(changed, ema=0.9))[0] == (copies + 1) * count * 4
+        assert division.run_bytes(replace(changed, compute_dtype="float64"))[0] == copies * count * 8
     kernels = 3 * (4 * 64 * 64 + 2 * 64 * 128)  # of which Muon keeps one moment
     muon = replace(run, optim=replace(run.optim, name="muon"))
-    assert memory.run_bytes(muon) == ((4 * count - kernels) * 4, images * 4 + pixels)
+    assert division.run_bytes(muon) == ((4 * count - kernels) * 4, images * 4 + pixels)
     # A batch is augmented as a whole; mixup makes float32 of its uint8.
-    assert memory.run_bytes(replace(run, accumulate=2))[1] == images * 2 + pixels
-    assert memory.run_bytes(replace(run, compute_dtype="bfloat16"))[1] == images * 2 + pixels
+    assert division.run_bytes(replace(run, accumulate=2))[1] == images * 2 + pixels
+    assert division.run_bytes(replace(run, compute_dtype="bfloat16"))[1] == images * 2 + pixels
     for fields, width in ((dict(mixup=0.8), 4), (dict(cutmix=1.0), 1)):
         mixing = replace(run, augment=replace(run.augment, **fields))
-        assert memory.run_bytes(mixing)[1] == images * 4 + pixels * width
+        assert division.run_bytes(mixing)[1] == images * 4 + pixels * width
 
 
 def control_groups(root, **files):
@@ -102,23 +102,23 @@ def test_an_accelerators_own_memory_is_the_limit(monkeypatch):
             return {"bytes_limit": 1_000_000}
 
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(memory, "accelerators", lambda: True)
+    monkeypatch.setattr(backend, "accelerators", lambda: True)
     monkeypatch.setattr("jax.local_devices", lambda: [Device(), Device()])
-    assert memory.memory() == (1_000_000, 2)
+    assert division.memory() == (1_000_000, 2)
     with pytest.raises(UserError, match=r"take at least 0\.0 GB for weights, gradients, average and moments of adamw"):
-        memory.check_memory(preset("digits").run)
+        division.check_memory(preset("digits").run)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_what_fits_is_let_through_and_so_is_all_where_the_memory_is_unknown(known, monkeypatch):
     run = preset("digits").run
-    needed = sum(memory.run_bytes(run))
-    monkeypatch.setattr(memory, "memory", lambda: (needed if known else 0, 1))
-    assert memory.check_memory(run) is run
+    needed = sum(division.run_bytes(run))
+    monkeypatch.setattr(division, "memory", lambda: (needed if known else 0, 1))
+    assert division.check_memory(run) is run
     if known:
-        monkeypatch.setattr(memory, "memory", lambda: (needed - 1, 1))
+        monkeypatch.setattr(division, "memory", lambda: (needed - 1, 1))
         with pytest.raises(UserError, match=r"batch 32 and model\.width 64, .* lower one of them.* with accumulate$"):
-            memory.check_memory(run)
+            division.check_memory(run)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs.choice import choose
 from vit_jax.runs.values import marked_fields
-from vit_jax.training.contents import Contents
-from vit_jax.training.setup import open_data, with_data
+from vit_jax.training.setup import Contents, open_data, with_data
 
 
 def begin(path, run):

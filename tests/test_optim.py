@@ -12,7 +12,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from vit_jax.config.dotted import field_types
 from vit_jax.config.groups import rate_scales
-from vit_jax.config.parameters import ZEROS, Parameter
+from vit_jax.config.network import ZEROS, Parameter
 from vit_jax.config.run import OptimConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models.vit_config import ViTConfig

@@ -11,7 +11,7 @@ import pytest
 
 from vit_jax.errors import UserError
 from vit_jax.files import terminal
-from vit_jax.files.remote_inputs import arriving_lines
+from vit_jax.files.lines import arriving_lines
 
 
 def test_lines_are_those_of_the_text_however_it_arrives():

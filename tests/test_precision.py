@@ -17,8 +17,7 @@ from vit_jax.machine.numerics import fixed_settings
 from vit_jax.presets.table import build, preset
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.announce import announce
-from vit_jax.training.preflight import preflight
-from vit_jax.training.setup import open_data, set_up
+from vit_jax.training.setup import open_data, preflight, set_up
 
 # Each way of drawing that augmentation has; `test_every_field_is_tried` fails where one is missing.
 DRAWN = {

@@ -29,7 +29,7 @@ from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.data.inputs import list_images, prepare_image
 from vit_jax.errors import UserError
 from vit_jax.figures import attention
-from vit_jax.machine.hosts.group import ALONE
+from vit_jax.machine.hosts import ALONE
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit import ViT, fixed_positions

@@ -14,7 +14,7 @@ import vit_jax
 from vit_jax.errors import UserError
 from vit_jax.extras.report.hook import leave_report
 from vit_jax.files.reading import show_path
-from vit_jax.machine.hosts import group
+from vit_jax.machine import hosts
 from vit_jax.runs import Run
 from vit_jax.training.stopping import signals
 
@@ -64,7 +64,7 @@ def test_a_first_host_that_cannot_find_itself_says_so(silent, monkeypatch):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    monkeypatch.setattr(group, "NAMED", 1)
+    monkeypatch.setattr(hosts, "NAMED", 1)
     began = time.monotonic()
     with pytest.raises(UserError, match=r"names the first host node0\.cluster, which it cannot find itself"):
         vit_jax.train(vit_jax.preset("digits").run, hosts="node0.cluster:1234,2,0")

@@ -10,7 +10,7 @@ from vit_jax.commands import train
 from vit_jax.commands.evaluate import EvaluateFlags
 from vit_jax.commands.prediction.flags import Options as PredictOptions
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
-from vit_jax.config.ranges import Range, check_ranges
+from vit_jax.config.fields import Range, check_ranges
 from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.images.config import FittedImages, ImageData

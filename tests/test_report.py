@@ -333,7 +333,7 @@ def logging(path, step, **asked):
     run = replace(preset("digits").run, **asked)
     hooks = Hooks(run)
     path.parent.mkdir(parents=True, exist_ok=True)
-    hooks.begin(runs.Run(path.parent), run, step)
+    hooks.each("begin", runs.Run(path.parent), run, step)
     return Log(path, step, hooks)
 
 

@@ -45,9 +45,9 @@ from vit_jax.extras.stores import mirror as mirrors
 from vit_jax.extras.stores.objects import ObjectStore
 from vit_jax.files.digests import array_digest
 from vit_jax.files.terminal import run_command
-from vit_jax.machine import mfu
-from vit_jax.machine.hosts.group import ALONE
-from vit_jax.machine.mfu import PUBLISHED, Published
+from vit_jax.machine import division
+from vit_jax.machine.hosts import ALONE
+from vit_jax.machine.targets import PUBLISHED, Published
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import gather
 from vit_jax.runs import Run
@@ -56,9 +56,8 @@ from vit_jax.training import finish, loop, resume, session, setup, stopping
 from vit_jax.training import train as training
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.preflight import CheckedRun, preflight
-from vit_jax.training.saving import Saver
-from vit_jax.training.setup import open_data
+from vit_jax.training.setup import CheckedRun, open_data, preflight
+from vit_jax.training.stopping import Saver
 from vit_jax.training.train import train
 from vit_jax.weights import checkpoint
 from vit_jax.weights.checkpoint import Checkpoints
@@ -846,7 +845,7 @@ def test_mfu_is_logged_where_the_peak_of_the_device_is_known(folder, monkeypatch
     assert all(row["mfu"] == pytest.approx(row["images_per_second"] * step) for row in rows)
     assert summary["mfu"] == pytest.approx(statistics.median(row["mfu"] for row in rows))
     assert f"speed      MFU {summary['mfu']:.1%}" in capsys.readouterr().out
-    assert not mfu.most_examples(replace(TINY, optim=OptimConfig(freeze=("patch.*",))), None, "cpu", 1)
+    assert not division.most_examples(replace(TINY, optim=OptimConfig(freeze=("patch.*",))), None, "cpu", 1)
 
 
 # ------------------------------------------------------------------------------------ best and early stopping

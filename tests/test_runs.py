@@ -18,7 +18,7 @@ from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
-from vit_jax.files import locks
+from vit_jax.files import atomic
 from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import array_digest, text_digest
 from vit_jax.models.vit_config import ViTConfig
@@ -296,7 +296,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(number, tm
 
 def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
     """The process that had the lock removes it as this one waits at the door: taking it then takes nothing."""
-    folder, lock = Run(tmp_path / "digits"), locks.try_lock
+    folder, lock = Run(tmp_path / "digits"), atomic.try_lock
     removals = []
 
     def lock_as_it_goes(file):
@@ -305,7 +305,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
             folder.path.rmdir()
         return lock(file)
 
-    monkeypatch.setattr(locks, "try_lock", lock_as_it_goes)
+    monkeypatch.setattr(atomic, "try_lock", lock_as_it_goes)
     with folder.lock():
         process = subprocess.run(
             [sys.executable, "-c", f"from vit_jax.runs import Run\nwith Run({str(folder.path)!r}).lock(): pass"],
@@ -316,7 +316,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
 
 
 def test_a_lock_that_another_process_removes_just_before_it_is_looked_at_is_made_anew(tmp_path, monkeypatch):
-    path, take, taken = tmp_path / "folder" / ".lock", locks.try_lock, []
+    path, take, taken = tmp_path / "folder" / ".lock", atomic.try_lock, []
 
     def removed_once(file):
         taken.append(take(file))
@@ -324,9 +324,9 @@ def test_a_lock_that_another_process_removes_just_before_it_is_looked_at_is_made
             path.unlink()
         return taken[-1]
 
-    monkeypatch.setattr(locks, "try_lock", removed_once)
+    monkeypatch.setattr(atomic, "try_lock", removed_once)
     monkeypatch.setattr(Path, "exists", lambda self: True)  # as it was a moment before
-    with locks.lock_file(path, lambda process: None):
+    with atomic.lock_file(path, lambda process: None):
         assert path.read_text() == str(os.getpid()) and taken == [True, True]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.fixed import Fixed
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.config.parameters import ZEROS, Parameter
+from vit_jax.config.network import ZEROS, Parameter
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
@@ -34,14 +34,13 @@ from vit_jax.tasks.classify.kinds.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices
-from vit_jax.training.engine.engine import Engine
+from vit_jax.training.engine.engine import BINS, Engine, histogram
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.engine.histograms import BINS, Histograms, histogram
-from vit_jax.training.engine.kernels import FewKernels
 from vit_jax.training.engine.optim import Optimizer
+from vit_jax.training.engine.parameters import FewKernels
 from vit_jax.training.engine.step import example_keys
 from vit_jax.training.log import Batches, steps_together
-from vit_jax.training.saving import on_host
+from vit_jax.training.stopping import on_host
 
 STEPS = 10
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -515,11 +514,11 @@ CALM_CUTS = ("pmap", "split in two groups, accumulate")
 
 
 def histograms(cut):
-    """(engine, state, what Histograms finds) before the first step, in float64."""
+    """(engine, state, what its histograms find) before the first step, in float64."""
     with jax.enable_x64(True):
         engine, tree = network(dataclasses.replace(CALM, **CUTS[cut]), "float64")
         state = engine.start(tree)
-        return engine, state, Histograms(engine).of(state, examples(CALM.batch, 0))
+        return engine, state, engine.histograms(state, examples(CALM.batch, 0))
 
 
 def bins(found):

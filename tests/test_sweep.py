@@ -17,21 +17,20 @@ import pytest
 import vit_jax
 from tests import loopback_s3
 from tests.test_flags import options
-from vit_jax import runs
+from vit_jax import errors, runs
 from vit_jax.config.flags import flags
 from vit_jax.errors import CheckFailed, Interrupted, UserError
 from vit_jax.extras.stores import copies as mirror
 from vit_jax.extras.sweep import command as command
 from vit_jax.extras.sweep import sweep as training
 from vit_jax.files import places
-from vit_jax.files.locks import lock_file
-from vit_jax.machine import libraries
+from vit_jax.files.atomic import lock_file
 from vit_jax.presets.table import preset
 from vit_jax.reports import compare
 from vit_jax.runs.several import members_of
 from vit_jax.runs.values import flat, with_fields
-from vit_jax.training.events import Event
-from vit_jax.training.group import sum_up
+from vit_jax.training.finish import sum_up
+from vit_jax.training.session import Event
 
 optuna = pytest.importorskip("optuna")
 
@@ -177,7 +176,7 @@ def test_without_optuna_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"optuna is needed but not installed: pip install .*\[sweep\]"):
         vit_jax.sweep(RUN, {"optim.lr": [1e-3, 2e-3]})
-    assert libraries.require and not os.listdir()
+    assert errors.require and not os.listdir()
 
 
 def test_trials_are_the_runs_of_the_command_train(trained, monkeypatch, capsys):

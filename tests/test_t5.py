@@ -13,7 +13,7 @@ from flax import nnx
 import vit_jax
 from tests.test_tokenizer_classes import spiece, write
 from vit_jax.commands import predict
-from vit_jax.config.lora import trainable_table
+from vit_jax.config.groups import trainable_table
 from vit_jax.config.run import LoraConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.errors import UserError

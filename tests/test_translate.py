@@ -34,7 +34,7 @@ from vit_jax.text.tokenizer import Ids
 from vit_jax.text.vocabulary import closed_vocabulary, count_words
 from vit_jax.training import setup
 from vit_jax.training.engine.optim import learning_rate
-from vit_jax.training.preflight import preflight
+from vit_jax.training.setup import open_data, preflight
 from vit_jax.training.train import train
 
 V = 65
@@ -588,7 +588,7 @@ def test_the_notebooks_transformer_has_its_number_of_parameters():
 def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
     with pytest.raises(UserError, match=r"data.tokens 4000 // length 16 is not divisible by 1 devices x accumulate 7"):
         run = replace(TINY, accumulate=7, batch=490)
-        setup.set_up(preflight(run), setup.open_data(run))
+        setup.set_up(preflight(run), open_data(run))
 
 
 def test_overfitting_takes_the_pairs_of_a_few_batches():

@@ -31,9 +31,8 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.distil.learn import distillation_loss
 from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.next_token import mean_loss
-from vit_jax.training.engine.engine import Engine
+from vit_jax.training.engine.engine import BINS, Engine, histogram
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.engine.histograms import BINS, histogram
 from vit_jax.training.engine.muon import newton_schulz
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import mean_over_microbatches

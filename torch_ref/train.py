@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from vit_jax.config import flags
 from vit_jax.config.fields import option
+from vit_jax.config.hints import REASONS
 from vit_jax.config.run import RunConfig
-from vit_jax.config.synonyms import REASONS
 from vit_jax.data.batches import batches
 from vit_jax.errors import DONE, CheckFailed, Field, UserError, install
 from vit_jax.files.atomic import write_json
 from vit_jax.files.terminal import run_command
-from vit_jax.machine.memory import check_memory
+from vit_jax.machine.division import check_memory
 from vit_jax.presets.table import DEFAULT, preset
 from vit_jax.runs import check_place
 from vit_jax.runs.check import check_complete, check_name, check_run

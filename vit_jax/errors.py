@@ -153,3 +153,26 @@ def install(extra: str) -> str:
     checkout = (root / "pyproject.toml").is_file()
     package = "vit-jax" if not checkout else "." if Path.cwd() == root else str(root)
     return "pip install " + shlex.quote(f"{package}[{extra}]")
+
+
+@contextlib.contextmanager
+def require(name: str, extra: str = "text") -> Iterator[None]:
+    """A context around the import of a package."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(Field(name), "is needed but not installed", install(extra)) from error
+
+
+@contextlib.contextmanager
+def report_damage(
+    where: str, what: str = "is no tokenizer that can be read", remedy: str = "restore it, or give another"
+) -> Iterator[None]:
+    """Raise what a library says of a damaged file as a UserError."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # code in Rust that fails raises what is not even an Exception
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        raise UserError(where, f"{what} ({reason})", remedy) from error

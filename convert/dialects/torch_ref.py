@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from vit_jax.config.network import NetworkConfig
-from vit_jax.config.parameters import Parameter
+from vit_jax.config.network import NetworkConfig, Parameter
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.networks import NETWORKS
 from vit_jax.models.vit_config import ViTConfig

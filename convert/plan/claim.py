@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vit_jax.errors import UserError
-from vit_jax.files.locks import try_lock
+from vit_jax.files.atomic import try_lock
 from vit_jax.files.terminal import printable
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}  # what file systems without locks answer

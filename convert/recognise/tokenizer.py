@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vit_jax.config.vocabulary import FOLDER, SIDES
+from vit_jax.config.outputs import FOLDER, SIDES
 from vit_jax.errors import UserError
 from vit_jax.files import strict_json
 

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from vit_jax.config.vocabulary import FOLDER
+from vit_jax.config.outputs import FOLDER
 from vit_jax.files.atomic import read_json
 from vit_jax.files.reading import read_regular
 from vit_jax.text.folder import read_folder

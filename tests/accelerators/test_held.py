@@ -12,7 +12,7 @@ from tests.accelerators.conftest import need
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models import fused as attention_kernels
 from vit_jax.training.engine.devices import Devices
-from vit_jax.training.engine.shards import Shards
+from vit_jax.training.engine.parameters import Shards
 
 
 def need_for(name: str) -> None:

@@ -27,7 +27,7 @@ from tests.hostile.child import CONTEXT
 from tests.hostile.converting import convert, told
 from tests.hostile.test_target import SAID
 from vit_jax.errors import UserError
-from vit_jax.files.locks import lock_file
+from vit_jax.files.atomic import lock_file
 from vit_jax.models.vit_config import ViTConfig
 
 # Large enough that writing takes a while, small enough that a hundred are written in a minute.

@@ -16,8 +16,7 @@ from flax import nnx
 
 from vit_jax.augmentation.batch import normalise
 from vit_jax.config.fields import identity
-from vit_jax.config.network import Input, NetworkConfig
-from vit_jax.config.parameters import Table
+from vit_jax.config.network import Input, NetworkConfig, Table
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images

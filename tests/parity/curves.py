@@ -24,8 +24,7 @@ from vit_jax.models.build import start
 from vit_jax.presets.table import preset
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import task_spec
-from vit_jax.training.preflight import preflight
-from vit_jax.training.setup import Setup, open_data, set_up
+from vit_jax.training.setup import Setup, open_data, preflight, set_up
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}
 LIMIT = 1e-9  # of a loss

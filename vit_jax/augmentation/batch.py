@@ -12,8 +12,7 @@ from jax import Array
 
 from ..config.dotted import with_options
 from ..errors import Field, UserError
-from ..machine.explicit import mesh_agnostic
-from ..machine.numerics import with_fixed_settings
+from ..machine.numerics import mesh_agnostic, with_fixed_settings
 from ..models.layers import fold
 from .config import ImageAugment, check_augment
 from .crops import erase, flip, padded_crop, resized_crop

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..config.flags import show_word
-from ..config.gone import instead_of
-from ..config.hints import nearest
+from ..config.hints import instead_of, nearest
 from ..errors import UserError
 from ..files.terminal import run_command, version
 from ..plugins import COMMANDS

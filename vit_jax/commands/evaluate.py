@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from .. import runs
 from ..config import flags
 from ..config.decoding import SearchFlags
+from ..config.fields import check_ranges
 from ..config.outputs import Outputs
-from ..config.ranges import check_ranges
 from ..config.run import paths_in
 from ..errors import DONE, UserError
 from ..files.atomic import write_json

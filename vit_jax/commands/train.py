@@ -15,18 +15,15 @@ from ..data.images.config import FittedImages
 from ..errors import DONE, Field, UserError
 from ..files.terminal import lasting_output, run_command, version
 from ..machine import backend
-from ..machine.hosts.group import ALONE, Hosts, join_hosts
+from ..machine.hosts import ALONE, Hosts, join_hosts
 from ..machine.numerics import fixed_settings
 from ..runs.check import check_run
 from ..runs.several import members_of, of_folds
 from ..runs.values import from_dict, to_dict
 from ..training.announce import announce, estimate
-from ..training.contents import Contents
-from ..training.continuation import run_now
-from ..training.group import sum_up
-from ..training.preflight import OF_A_HOST, choose_folder, preflight
-from ..training.resume import describe_rate, new_state, noted_anew
-from ..training.setup import set_up
+from ..training.finish import sum_up
+from ..training.resume import describe_rate, new_state, noted_anew, run_now
+from ..training.setup import OF_A_HOST, Contents, choose_folder, preflight, set_up
 from ..training.train import TrainRequest, train_group, train_with
 from ..weights.start.tuning import describe_tuning
 from .train_options import Options, check_options, parse

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import Field, UserError
-from .fields import option
-from .ranges import check_ranges
+from .fields import check_ranges, option
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,6 @@ class Decoding(AnswerFlags):
     banned: tuple[tuple[int, ...], ...] = ()
 
 
-OF_DRAWS = ("temperature", "top_k", "top_p", "seed")
-
-
 def check_decoding(d: Decoding) -> Decoding:
     """The settings, unchanged."""
     check_ranges(d)
@@ -97,7 +93,7 @@ def check_decoding(d: Decoding) -> Decoding:
             f"is {d.nbest} but beam is {d.beam}, so there are no more answers than that",
             f"set beam to {d.nbest} or more, or sample",
         )
-    for name in OF_DRAWS:
+    for name in ("temperature", "top_k", "top_p", "seed"):
         if getattr(d, name) != getattr(Decoding, name):
             raise UserError(
                 Field(name), f"is {getattr(d, name)} but nothing is drawn", f"set sample, or leave {name} out"

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Field, UserError, fields_inside
+from .fields import check_ranges
 from .hints import hint, names_of, nearest
-from .ranges import check_ranges
 
 T = TypeVar("T")
 

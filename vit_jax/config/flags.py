@@ -18,9 +18,8 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from ..errors import Field, UserError
 from . import hints
-from .hints import similar
-from .ranges import check_ranges
-from .synonyms import REASONS, VALUES
+from .fields import check_ranges
+from .hints import REASONS, VALUES, similar
 
 T = TypeVar("T")
 
@@ -78,7 +77,6 @@ def parse(
 def _print_help(
     options: type[T], words: Sequence[str], default: T | None, prog: str, description: str | None
 ) -> NoReturn:
-    """Print the help of a command and end the process."""
     import tyro
 
     for name, kind in typing.get_type_hints(options).items():
@@ -106,9 +104,7 @@ def _filled(options: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def read_words(words: Sequence[str], known: Mapping[str, Flag], reasons: Mapping[str, str] = REASONS) -> dict[str, Any]:
-    """The values of the flags and of the positional arguments of a command line -> {name: value} of those that are
-    given.
-    """
+    """{name: value} of the flags and of the positional arguments that a command line gives."""
     needed = [flag for flag in known.values() if flag.required]
     given: dict[str, Any] = {}
     positional: list[str] = []
@@ -252,7 +248,6 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
-    """The values of a Literal, or of a tuple of them."""
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
     return _choices(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else ()

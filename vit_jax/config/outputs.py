@@ -1,4 +1,4 @@
-"""What the outputs of a network mean, as runs and converted files hold it: a class, a set of labels, or numbers."""
+"""What the outputs of a network mean, as runs and converted files hold it: classes, labels, numbers, ids of words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from .fields import are_texts
+
+# What the ids of a run's sentences are called in its config, its files and its metadata.
+SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of an open vocabulary; a closed one has no <unk>
+SIDES = ("source", "target")
+WORDS, TRAINED = "words", ("bpe", "unigram")  # values of data.tokenizer that are no folder
+APART = "words-apart"  # data.tokenizer of a run whose words end before combining marks, while its data is opened
+FOLDER = "tokenizer"  # of a run, for the files of its tokenizer
 
 # {kind: what the outputs of a network of that kind are}. Only those of `class` are weighed against each other.
 KINDS = {
@@ -75,7 +82,6 @@ def are_outputs(value: Any) -> bool:
 
 
 def _is_entry(name: str, value: Any, kind: str) -> bool:
-    """Whether a JSON value may be the entry of this name of outputs of a kind."""
     kinds, one_each = _MORE.get(name, ((), False))
     numbers = value if one_each else [value]
     if kind not in kinds or not isinstance(numbers, list):

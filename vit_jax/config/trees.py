@@ -41,9 +41,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def partition(tree: Mapping[str, Any], names: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two trees out of one; `combine` joins them again. Returns (a tree of the leaves that `names` has, a tree of all
-    others).
-    """
+    """(A tree of the leaves that `names` has, a tree of all others); `combine` joins them again."""
     flat = flatten(tree)
     inside = {name: leaf for name, leaf in flat.items() if name in names}
     return unflatten(inside), unflatten({name: leaf for name, leaf in flat.items() if name not in names})

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..config.gone import instead_of
+from ..config.hints import instead_of
 from ..errors import UserError
 from ..plugins import SOURCES
 from .images.config import SPLITS

@@ -13,8 +13,7 @@ from typing import Any
 
 from .. import runs
 from ..config.run import RunConfig
-from ..errors import Field, UserError, install
-from ..machine.libraries import require
+from ..errors import Field, UserError, install, require
 from ..runs.values import to_dict
 from ..training.hooks import Hook
 

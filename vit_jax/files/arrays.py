@@ -37,10 +37,16 @@ def read_arrays(path: str | os.PathLike[str], names: Collection[str]) -> dict[st
     found: dict[str, np.ndarray] = {}
     with open_regular(path) as file, _damage(), zipfile.ZipFile(file) as archive:
         for name, member in _members(archive).items():
-            if name in names:
-                _check_unpacked(path, name, member)
-                with archive.open(member) as content:
-                    found[name] = _array(content, member.file_size, name)
+            if name not in names:
+                continue
+            if member.file_size > max(UNPACKED, RATIO * member.compress_size):
+                raise UserError(
+                    show_path(path),
+                    f"{name} takes {member.file_size:,} bytes, more than {RATIO} times its {member.compress_size:,}",
+                    "save it with numpy.savez, which does not compress",
+                )
+            with archive.open(member) as content:
+                found[name] = _array(content, member.file_size, name)
     return found
 
 
@@ -64,15 +70,6 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             raise ValueError(f"the array {name[:100]!r} is there twice")
         found[name] = member
     return found
-
-
-def _check_unpacked(path: str | os.PathLike[str], name: str, member: zipfile.ZipInfo) -> None:
-    if member.file_size > max(UNPACKED, RATIO * member.compress_size):
-        raise UserError(
-            show_path(path),
-            f"{name} takes {member.file_size:,} bytes, more than {RATIO} times its {member.compress_size:,} there",
-            "save it with numpy.savez, which does not compress",
-        )
 
 
 def _array(file: IO[bytes], size: int, name: str) -> np.ndarray:

@@ -47,8 +47,6 @@ def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_digest(value: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """A JSON object without its digest, and whether that is right -> (the rest, whether the digest is its own or there
-    is none).
-    """
+    """(A JSON object without its digest, whether that was its own or there was none)."""
     content = {key: each for key, each in value.items() if key != "digest"}
     return content, "digest" not in value or value["digest"] == text_digest(content)

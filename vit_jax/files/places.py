@@ -97,9 +97,6 @@ def copied(place: str, verify: bool = False) -> str:
     return str(KEPT.load().copy_images(place, verify)) if is_remote(place) else place
 
 
-# ------------------------------------------------------------------------------------------------- runs
-
-
 def is_kept(text: str) -> bool:
     """Whether a text is the URL of what may be kept in a store."""
     return is_remote(text) and not text.startswith("hf:")
@@ -137,9 +134,7 @@ def _keeping(path: Path) -> Any:
 
 
 def own(path: Path) -> contextlib.AbstractContextManager[None]:
-    """A context in which this process alone writes the run in a folder, where a store keeps it, which gets all at its
-    end.
-    """
+    """A context in which this process alone writes the run in a folder that a store keeps; at its end that gets all."""
     return keeping.own(path) if (keeping := _keeping(path)) else contextlib.nullcontext()
 
 

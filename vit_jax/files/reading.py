@@ -90,9 +90,7 @@ def size_text(size: int) -> str:
 
 
 def bounded_lines(file: BinaryIO, most: int = LINE) -> Iterator[bytes | None]:
-    """The lines of a file with their ends, none of which is read beyond a bound. An iterator; None stands for a line of
-    more bytes.
-    """
+    """The lines of a file with their ends; of one that has more bytes than the bound None, and it is not kept."""
     while line := file.readline(most + 1):
         if len(line) <= most:
             yield line

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import errno
 import importlib.metadata
+import logging
 import os
 import re
 import signal
@@ -143,7 +144,6 @@ def print_wrapped(line: str, stream: TextIO | None = None) -> None:
 
 
 def _columns(stream: TextIO) -> int:
-    """How wide a terminal is."""
     try:
         return int(os.environ.get("COLUMNS", "")) or 80
     except ValueError:
@@ -177,3 +177,14 @@ def printable(text: str) -> str:
 def _shorten(text: str) -> str:
     """The text without the middle of its longest words: paths and values of a screenful."""
     return re.sub(rf"(\S{{{LONG // 2}}})\S{{{LONG // 2},}}(\S{{{LONG // 4}}})", r"\1...\2", text)
+
+
+@contextlib.contextmanager
+def without_logs(level: int = logging.WARNING) -> Iterator[None]:
+    """A context in which nothing up to this level is logged, such as advice that no user of ours needs."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -30,10 +30,7 @@ _made = False  # whether a CPU is several devices because configure_jax was aske
 
 
 def configure_jax(host_devices: int = 1) -> None:
-    """Set up this process for training or inference, before the first import of jax; it affects speed only.
-
-    It overrides no setting of the user's.
-    """
+    """Set up this process before the first import of jax, for speed only; no setting of the user's is overridden."""
     if "jax" not in sys.modules:
         check_flags()
         _keep_freed_memory(arenas=1 if host_devices == 1 else 2 * host_devices)
@@ -82,27 +79,22 @@ def _bad_variable(name: str, said: str) -> UserError:
 
 
 def check_flags() -> None:
-    """Check the variables of the environment by which XLA would end the process, or never start.
-
-    Another process tries flags that are not known.
-    """
+    """Check the variables by which XLA would end the process, or never start; another process tries unknown flags."""
     count = os.environ.get("JAX_NUM_CPU_DEVICES", "")
     if count.isdecimal() and int(count) > MOST_DEVICES:
         raise _bad_variable("JAX_NUM_CPU_DEVICES", f"more than {MOST_DEVICES} devices")
     flags = os.environ.get("XLA_FLAGS", "")
     if all(re.fullmatch(KNOWN_FLAGS, flag) for flag in flags.split()):
         return
-    start = "from jaxlib import xla_client; xla_client.make_cpu_client()"
+    command, said = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.make_cpu_client()"], ""
     try:
-        tried = subprocess.run(
-            [sys.executable, "-c", start], capture_output=True, text=True, errors="replace", timeout=60
-        )
-    except subprocess.TimeoutExpired as error:
+        tried = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+        if tried.returncode and "Traceback" not in tried.stderr:  # it was ended, without a word of Python
+            told = re.search(r"(unknown flag|failed|could not|invalid|error)[^\n]*", tried.stderr, re.IGNORECASE)
+            said = told[0][:200].strip() if told else f"it ends with {tried.returncode}"
+    except subprocess.TimeoutExpired:
         said = "it has not started after a minute"
-        raise UserError(f"XLA_FLAGS is {flags[:200]!r}", f"XLA does not start with it ({said})", "unset it") from error
-    if tried.returncode and "Traceback" not in tried.stderr:  # it was ended, without a word of Python
-        told = re.search(r"(unknown flag|failed|could not|invalid|error)[^\n]*", tried.stderr, re.IGNORECASE)
-        said = told[0][:200].strip() if told else f"it ends with {tried.returncode}"
+    if said:
         raise UserError(f"XLA_FLAGS is {flags[:200]!r}", f"XLA does not start with it ({said})", "unset it")
 
 
@@ -158,10 +150,7 @@ def _keep_freed_memory(arenas: int) -> None:
 
 
 def _cpu_flags() -> None:
-    """Multiply matrices with Eigen instead of YNNPACK on Intel CPUs, where that is faster in jaxlib 0.10.2.
-
-    Only for that version: an unknown flag aborts the process.
-    """
+    """Multiply with Eigen, not YNNPACK, on Intel CPUs in jaxlib 0.10.2: it is faster, and unknown flags end XLA."""
     global _eigen
     flags = os.environ.get("XLA_FLAGS", "")
     if importlib.metadata.version("jaxlib") == "0.10.2" and "Intel" in cpu_name() and "ynn_fusion" not in flags:
@@ -206,6 +195,9 @@ def unused_gpu() -> bool:
 
 def environment() -> dict[str, Any]:
     """What affects the bits of a result besides the config: versions, devices, cores, XLA flags."""
+    fixed = {f"JAX_{name.upper()}" for name in SETTINGS}  # otherwise while our numbers are computed
+    known = (name for name in sorted(os.environ) if name.startswith("JAX_") and name not in fixed)
+    variables = [f"{name}={os.environ[name]}" for name in known if not re.fullmatch(INERT, name)]
     names = ("vit-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     versions = {}
     for name in names:
@@ -219,18 +211,8 @@ def environment() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        **({"jax_variables": variables} if (variables := _variables()) else {}),
+        **({"jax_variables": " ".join(variables)} if variables else {}),
     }
-
-
-def _variables() -> str:
-    """The variables of jax that are neither set otherwise while our numbers are computed nor without effect on them."""
-    fixed = {f"JAX_{name.upper()}" for name in SETTINGS}
-    return " ".join(
-        f"{name}={value}"
-        for name, value in sorted(os.environ.items())
-        if name.startswith("JAX_") and name not in fixed and not re.fullmatch(INERT, name)
-    )
 
 
 def memory_peak() -> int:

@@ -18,8 +18,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..machine.explicit import mesh_agnostic
-from ..machine.numerics import with_promotion
+from ..machine.numerics import mesh_agnostic, with_promotion
 from . import state
 from .captioner_config import CaptionerConfig
 from .decoder_model import DecoderModel, check_batch, check_vectors

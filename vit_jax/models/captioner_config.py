@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 from ..config.fields import Mark, identity
-from ..config.network import Input, NetworkConfig
-from ..config.parameters import Parameter, Table
+from ..config.network import Input, NetworkConfig, Parameter, Table
 from ..errors import Field, UserError, fields_inside
 from .transformer_config import TransformerConfig
 from .vit_config import ViTConfig

@@ -16,8 +16,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import mesh_agnostic
-from ..machine.numerics import with_promotion
+from ..machine.numerics import mesh_agnostic, with_promotion
 from .attention import Known, attention_mask
 from .decoder import Cache, Decoder, norm
 from .layers import Intermediates, accumulation_dtype, dropout, fold, sinusoids

@@ -18,8 +18,7 @@ from jax import Array, lax
 
 from ..config.fields import pair
 from ..errors import ArgumentError
-from ..machine.explicit import mesh_agnostic
-from ..machine.numerics import with_promotion
+from ..machine.numerics import mesh_agnostic, with_promotion
 from . import state
 from .layers import Intermediates, Linear, accumulation_dtype, capture, sow
 from .lowering import PLAIN, Lowering

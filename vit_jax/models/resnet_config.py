@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 from ..config.fields import DEEPEST, Size, identity, pair
-from ..config.network import Input, NetworkConfig
-from ..config.parameters import ONES, ZEROS, Parameter, Start
+from ..config.network import ONES, ZEROS, Input, NetworkConfig, Parameter, Start
 from ..errors import Field, UserError
 
 STAGES, EXPANSION = 4, 4  # stages of every ResNet; outputs of a bottleneck as a multiple of the stage's width

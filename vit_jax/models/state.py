@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ..config.parameters import Parameter
+from ..config.network import Parameter
 from ..config.trees import flatten, unflatten
 from ..errors import ArgumentError
 

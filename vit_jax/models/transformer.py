@@ -18,8 +18,7 @@ from flax import nnx
 from jax import Array
 
 from ..errors import ArgumentError
-from ..machine.explicit import mesh_agnostic
-from ..machine.numerics import with_promotion
+from ..machine.numerics import mesh_agnostic, with_promotion
 from . import state
 from .attention import attention_mask
 from .decoder import attention, mlp, norm, relative

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from ..config.fields import DEEPEST, Activation, dropout_rate, identity
-from ..config.network import Input, NetworkConfig
-from ..config.parameters import ZEROS, Parameter, Start, Table
+from ..config.network import ZEROS, Input, NetworkConfig, Parameter, Start, Table
 from ..errors import Field, UserError
 
 # A parameter of every Transformer, also of one without an encoder or without a decoder.

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from ..config.fields import pair
 from ..config.hints import hint, names_of, nearest
-from ..config.network import Input, NetworkConfig
-from ..config.parameters import Parameter, Start, Table
+from ..config.network import Input, NetworkConfig, Parameter, Start, Table
 from ..errors import Field, UserError
 from .vit_options import MAPS, ViTOptions
 

@@ -13,7 +13,7 @@ from ..config.hints import nearest
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..errors import Field, UserError
-from ..machine.memory import check_weights
+from ..machine.division import check_weights
 from ..machine.numerics import random_key, with_fixed_settings
 from ..models.vit_config import is_sized, size_of, sized_config
 from ..plugins import Plugin, Table

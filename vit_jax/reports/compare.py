@@ -20,10 +20,9 @@ from ..config.fields import option
 from ..config.flags import parse
 from ..errors import DONE, UserError
 from ..files.destination import check_output
-from ..files.output import print_table
+from ..files.output import Compared, print_table
 from ..files.places import is_kept
 from ..files.reading import show_path
-from ..files.shown import Compared
 from ..files.terminal import print_wrapped, printable, run_command
 from .comparison import (
     SHOWN,

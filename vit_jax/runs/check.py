@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..config.groups import check_groups
-from ..config.lora import check_lora, trainable_table
-from ..config.ranges import check_ranges
+from ..config.fields import check_ranges
+from ..config.groups import check_groups, check_lora, trainable_table
 from ..config.run import LossConfig, RunConfig, profiled_steps
 from ..config.stages import stages_of
 from ..errors import Field, UserError

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config.dotted import replace_fields, value_at
+from ..config.outputs import FOLDER
 from ..config.run import RunConfig
-from ..config.vocabulary import FOLDER
 from ..errors import Field, UserError
 from ..files.destination import check_apart
 from ..files.places import check_dir, is_kept, join, local_copy

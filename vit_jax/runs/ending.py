@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import CheckFailed, Interrupted, UserError
-from ..files.atomic import read_json, write_json
-from ..files.locks import is_locked
+from ..files.atomic import is_locked, read_json, write_json
 from ..files.places import is_written
 from .folder import Run
 

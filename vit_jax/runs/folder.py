@@ -33,9 +33,8 @@ from ..config.outputs import Outputs
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..files import places
-from ..files.atomic import LARGEST_JSON, RESTORE, make_folder, read_json, sync_folder, write_json, write_text
+from ..files.atomic import LARGEST_JSON, RESTORE, lock_file, make_folder, read_json, sync_folder, write_json, write_text
 from ..files.digests import text_digest, with_digest, without_digest
-from ..files.locks import lock_file
 from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from ..files.reading import check_regular, show_path
 from ..files.terminal import print_note

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..config.dotted import value_at
-from ..config.fields import are_texts
+from ..config.fields import are_texts, check_ranges
 from ..config.network import NetworkConfig
 from ..config.outputs import are_outputs
-from ..config.ranges import check_ranges
 from ..config.run import RunConfig
 from ..errors import Field, UserError, about, fields_inside
 from ..files.atomic import RESTORE

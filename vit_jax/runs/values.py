@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeVar
 from ..config.dotted import field_types
 from ..config.fields import Mark
 from ..config.flags import alternatives, describe_type
-from ..config.gone import SAME_WITHOUT, instead_of
-from ..config.hints import hint, names_of, nearest
+from ..config.hints import SAME_WITHOUT, hint, instead_of, names_of, nearest
 from ..config.run import RunConfig
 from ..errors import Field, UserError
 from ..tasks.table import task_spec

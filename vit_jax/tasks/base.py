@@ -31,7 +31,7 @@ from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..data.base import Data, Given
 from ..errors import Field, UserError
-from ..files.shown import html_table
+from ..files.output import html_table
 from ..machine.targets import HERE, Target
 from ..scores.classes import Scores
 from .predictor import Answer, Predictor

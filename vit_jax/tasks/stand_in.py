@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config.dotted import value_at
+from ..config.outputs import TRAINED
 from ..config.run import RunConfig
-from ..config.vocabulary import TRAINED
 from ..data.captions.config import CaptionData
 from ..data.texts.config import SentenceData
 from ..errors import Field, UserError

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..config.vocabulary import SIDES
+from ..config.outputs import SIDES
 from ..errors import UserError
 from ..files import strict_json
 from .byte_tokens import byte_vocabulary

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config.vocabulary import SIDES
+from ..config.outputs import SIDES
 from ..errors import UserError
 from ..files.digests import content_digest, text_digest
 from ..files.lines import without_mark

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, report_damage, require
 from ..files.lines import quote
-from ..machine.libraries import report_damage, require, without_logs
+from ..files.terminal import without_logs
 from .classes import LEGACY_NLLB, NLLB, Languages
 from .pieces import check_growth, set_template
 from .sentence_pieces import open_model

@@ -11,10 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..config.vocabulary import SPECIALS
-from ..errors import UserError
+from ..config.outputs import SPECIALS
+from ..errors import UserError, report_damage, require
 from ..files.lines import quote
-from ..machine.libraries import report_damage, require
 from .tokenizer import Ids, Tokenizer
 
 PIECES = "tokenizer.json"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config.vocabulary import APART, FOLDER, SIDES, TRAINED, WORDS
+from ..config.outputs import APART, FOLDER, SIDES, TRAINED, WORDS
 from ..errors import UserError
 from ..files.digests import text_digest
 from .classes import UNSTATED, Spoken

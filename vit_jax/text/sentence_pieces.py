@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, report_damage, require
 from ..files.lines import quote
-from ..machine.libraries import report_damage, require
 from .classes import SEVERAL, Languages, list_codes
 from .pieces import check_ids
 from .tokenizer import Ids, Tokenizer

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.hints import nearest
-from ..config.vocabulary import SIDES
+from ..config.outputs import SIDES
 from ..errors import Field, UserError
 from ..files.reading import read_regular
 from .classes import LISTED, SEVERAL, Languages, Spoken, list_codes

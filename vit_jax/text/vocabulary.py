@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ..config.hints import nearest
-from ..config.vocabulary import SPECIALS
+from ..config.outputs import SPECIALS
 from ..errors import UserError
 from ..files.lines import quote
 from .tokenizer import Ids, Tokenizer

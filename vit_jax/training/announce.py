@@ -7,15 +7,12 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from ..config.groups import frozen_at_first, muon_kernels, trainable
-from ..config.lora import adapted_kernels, trainable_table
+from ..config.groups import adapted_kernels, frozen_at_first, muon_kernels, trainable, trainable_table
 from ..config.run import RunConfig
 from ..errors import install
 from ..files.terminal import print_wrapped, printable
 from ..machine import backend
-from ..machine.division import Division
-from ..machine.memory import run_bytes
-from ..machine.mfu import step_flops
+from ..machine.division import Division, run_bytes, step_flops
 from ..runs.values import differences
 from ..weights.teacher import describe_teacher
 
@@ -128,8 +125,8 @@ def _times(setup: Setup, engine: Engine, state: TrainState, begin: int) -> tuple
 def estimate(setup: Setup, state: TrainState) -> str:
     """A sentence on the minutes of the steps of a run; empty where a step is too long to be tried."""
     work = step_flops(setup.run.model, setup.run.batch)
-    if not STEPS or work > SECONDS * SLOW:
-        return f"not measured: a step takes {work / 1e12:,.1f} TFLOP" if STEPS else ""
+    if work > SECONDS * SLOW:
+        return f"not measured: a step takes {work / 1e12:,.1f} TFLOP"
     first, spent, left = 0.0, 0.0, setup.stop
     ends = [*list(setup.stages)[1:], setup.stop]
     for (begin, engine), end in zip(setup.stages.items(), ends, strict=True):

@@ -1,23 +1,27 @@
-"""The end of a run: test, figures, summary and the commands to go on with."""
+"""The end of a run: test, figures, summary and the commands to go on with; and what the runs of a group came to."""
 
 from __future__ import annotations
 
 import shlex
 import statistics
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import runs
+from ..config.dotted import value_at
 from ..config.run import RunConfig
+from ..config.trees import flatten
 from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
 from ..files.metrics import HISTOGRAMS, as_json
-from ..files.places import is_kept
+from ..files.places import is_kept, publish_several
 from ..files.reading import show_path
 from ..files.terminal import print_note, print_wrapped, printable
 from ..plugins import CAPABILITIES
-from ..reports.comparison import splits
+from ..reports import compare
+from ..reports.comparison import gather, mean_and_spread, splits
 from ..reports.figure import draw_curves_of
-from ..runs.several import kind_of
+from ..runs.several import VARIED, kind_of
 from ..tasks.capability import blaming
 from ..tasks.table import task_spec
 from .hooks import Hooks
@@ -76,7 +80,8 @@ def _interruption(s: Session) -> Interrupted:
 def _last_evaluation(s: Session, name: str, split: Any) -> dict[str, dict[str, Any]]:
     """{weights: metrics} of the last weights on a split, from the log, or measured where it lacks them."""
     rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == name and r["step"] == s.step]
-    if found := s.hosts.share({r["weights"]: _numbers(r) for r in rows}):  # of the owner's log
+    values = {r["weights"]: {k: v for k, v in r.items() if isinstance(v, float) and k != "epoch"} for r in rows}
+    if found := s.hosts.share(values):  # of the owner's log
         return found
     # A budget ended between evaluations: a run that goes on must not find this one in its log.
     return {weights: as_json(result.metrics) for weights, result in measure(s, name, split).items()}
@@ -210,10 +215,6 @@ def whole(s: Session, weights: dict[str, Any] | None) -> dict[str, Any]:
     return jax.tree.map(jax.numpy.asarray, tree) if s.hosts.owner else {}
 
 
-def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    return {k: v for k, v in row.items() if isinstance(v, float) and k != "epoch"}
-
-
 def _shown(value: float | None) -> str:
     """A metric in print; of one without a value the notes say why."""
     return "-" if value is None else f"{value:.4f}"
@@ -281,3 +282,33 @@ def show(folder: runs.Run, summary: dict[str, Any]) -> None:
         more = " --max-steps 0" if summary["status"] == "stopped: max_steps" and not python else ""
         print(f"  {_going_on(folder, run)}{more}")
     show_figures(folder.plots)
+
+
+def sum_up(inside: Sequence[runs.Run], summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Write, draw and print what the runs of a group have come to; returns the content of its summary.json."""
+    group, kind = runs.Run(inside[0].path.parent), kind_of(inside[0].path)
+    summary: dict[str, Any] = {
+        "status": ", ".join(sorted({each["status"] for each in summaries})),
+        f"{kind}s": [value_at(folder.config(), VARIED[kind]) for folder in inside],
+        "metrics": spread_of(summaries),
+    }
+    group.write_summary(summary, {})
+    print(f"\n{group}: {len(inside)} {kind}s, mean and standard deviation")
+    printed = ("seconds", *task_spec(inside[0].config().task).main_metrics)
+    for name, row in summary["metrics"].items():
+        if name.endswith(printed):
+            print(f"  {name:28} {row['mean']:.4f} +- {row['std']:.4f}")
+    compare.draw(gather([str(group.path)]), group.plots / "curves.png")
+    print(f"the curves of all {kind}s are in {group}/plots/curves.png")
+    Hooks(inside[0].config()).each("end", group, False)
+    publish_several(group.path)
+    return summary
+
+
+def spread_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """{metric: {"mean", "std" (with n-1), "values"}} of the numbers that all summaries have."""
+    rows = list[dict[str, float]]()
+    for summary in summaries:
+        values = flatten({**splits({**summary}), "seconds": summary["seconds"]}, strict=False).items()
+        rows.append({k: float(x) for k, x in values if isinstance(x, (int, float)) and not isinstance(x, bool)})
+    return {name: mean_and_spread([row[name] for row in rows]) for name in rows[0] if all(name in row for row in rows)}

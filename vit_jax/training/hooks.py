@@ -7,7 +7,7 @@ goes on, and loses nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .. import runs
@@ -62,9 +62,7 @@ class Hook:
         """When a checkpoint of a step is being written."""
 
     def end(self, folder: runs.Run, again: bool) -> None:
-        """When a run has its summary; `again`: where it is shown once more, and then, as of a group, nothing else is
-        called before.
-        """
+        """When a run, or a group, has its summary; `again`: it is shown once more, and only this is called."""
 
     def close(self) -> None:
         """When the process has done its part of the run, however that ended."""
@@ -88,30 +86,18 @@ class Hooks:
             with HOOKS.blaming(name):
                 self.of[name] = hook(argument)
 
-    def check(self, run: RunConfig) -> None:
-        """Ask each whether the run can have it. Raises UserError."""
-        self._call("check", lambda hook: hook.check(run), raises=True)
-
-    def begin(self, folder: runs.Run, run: RunConfig, step: int) -> None:
-        """Let each begin. Raises UserError."""
-        self._call("begin", lambda hook: hook.begin(folder, run, step), raises=True)
-
     def due(self, step: int) -> bool:
         """Whether some hook wants a step."""
-        wanted: list[bool] = []
-        self._call("due", lambda hook: wanted.append(hook.due(step)))
-        return any(wanted)
+        return any(self.each("due", step))
 
-    def each(self, what: str, *arguments: Any) -> None:
-        """Call a method of all hooks."""
-        self._call(what, lambda hook: getattr(hook, what)(*arguments))
-
-    def _call(self, what: str, call: Callable[[Hook], object], raises: bool = False) -> None:
+    def each(self, what: str, *arguments: Any) -> list[Any]:
+        """Call a method of all hooks -> what it returns. A UserError of `check` and `begin` is raised."""
+        results = []
         for name, hook in [*self.of.items()]:
             try:
-                call(hook)
+                results.append(getattr(hook, what)(*arguments))
             except (Exception, SystemExit) as error:
-                if name in HOOKS.ours or (raises and isinstance(error, UserError)):
+                if name in HOOKS.ours or (what in ("check", "begin") and isinstance(error, UserError)):
                     raise
                 where = f"the hook {name!r} of the package {HOOKS.plugins()[name].package}"
                 print_note(
@@ -120,3 +106,4 @@ class Hooks:
                 del self.of[name]
                 with contextlib.suppress(Exception):
                     hook.close()
+        return results

@@ -1,4 +1,4 @@
-"""Metrics as files: metrics.jsonl always, histograms on request; hooks get the same rows."""
+"""What is recorded of steps: metrics.jsonl always, histograms and a trace by jax's profiler on request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import json
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from ..config.run import profiled_steps
 from ..files.atomic import replacing, sync_folder
 from ..files.digests import bytes_digest
 from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS
@@ -96,18 +97,15 @@ def _cut_back(path: Path, step: int) -> None:
     if not path.is_file():
         return
     with open_regular(path, link=False) as old:
-        if all(line is not None and line.endswith(b"\n") and _step_of(line) <= step for line in _lines(old)):
+        lines = bounded_lines(old, LARGEST_HISTOGRAMS)
+        if all(line and line.endswith(b"\n") and _step_of(line) <= step for line in lines):
             return
     with replacing(path) as temporary, open_regular(path, link=False) as old, open(temporary, "wb") as file:
-        kept = (line for line in _lines(old) if line is not None and _step_of(line) <= step)
-        file.writelines(line.removesuffix(b"\n") + b"\n" for line in kept)
+        lines = bounded_lines(old, LARGEST_HISTOGRAMS)
+        file.writelines(line.removesuffix(b"\n") + b"\n" for line in lines if line and _step_of(line) <= step)
         file.flush()
         os.fsync(file.fileno())
     sync_folder(path.parent)
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    return bounded_lines(file, LARGEST_HISTOGRAMS)
 
 
 def _step_of(line: bytes) -> float:
@@ -172,10 +170,51 @@ class Batches:
         """The next `count` batches, or only the next one where not all are of the same shapes, as of sentences."""
         while len(self._waiting) < count:
             self._waiting.append(next(self._stream))
-        if len({_shapes(batch) for batch in itertools.islice(self._waiting, count)}) > 1:
+        some = itertools.islice(self._waiting, count)
+        if len({tuple((name, x.shape, x.dtype) for name, x in batch.items()) for batch in some}) > 1:
             count = 1
         return [self._waiting.popleft() for _ in range(count)]
 
 
-def _shapes(batch: Batch) -> tuple[Any, ...]:
-    return tuple((name, x.shape, x.dtype) for name, x in batch.items())
+class Profile:
+    """Traces the steps that `profile_steps` names ("FIRST:LAST", counted from 1; empty: none) into a folder.
+
+    Within `with`, `begin` is called before each step and `end` after it. `say` prints a line.
+    """
+
+    def __init__(self, steps: str, folder: Path, say: Callable[[str], None]):
+        self.steps, self.folder, self.say = profiled_steps(steps), folder, say
+        self.first = 0  # of the trace that has begun
+
+    def __enter__(self) -> Profile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.first:
+            self._stop(f"from step {self.first} on, as training ended before step {self.steps[-1]}")
+
+    def begin(self, step: int) -> None:
+        """Start the trace if this is one of its steps: the first, or that with which a resumed run begins."""
+        import jax
+
+        if step in self.steps and not self.first:
+            jax.profiler.start_trace(self.folder, create_perfetto_trace=True)
+            self.first = step
+
+    def end(self, step: int, results: Any) -> None:
+        """End the trace if this is its last step."""
+        import jax
+
+        if self.first and step == self.steps[-1]:
+            jax.block_until_ready(results)  # the step itself has only been sent
+            self._stop(f"of steps {self.first} to {step}")
+
+    def _stop(self, what: str) -> None:
+        import jax
+
+        jax.profiler.stop_trace()
+        self.first = 0
+        newest = max(
+            self.folder.rglob("perfetto_trace.json.gz"), key=lambda file: file.stat().st_mtime, default=self.folder
+        )
+        self.say(f"profile  a trace {what}: open {newest} at https://ui.perfetto.dev")

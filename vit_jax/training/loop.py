@@ -14,11 +14,10 @@ import numpy as np
 
 from ..errors import CheckFailed
 from ..files.metrics import STEP_METRICS
-from ..machine import backend, mfu
-from .events import Event
-from .log import Batches, steps_together
-from .profile import Profile
-from .session import Session
+from ..machine import backend
+from ..machine.division import most_examples as most_examples_of
+from .log import Batches, Profile, steps_together
+from .session import NOTED, Event, Session
 from .stopping import Decision
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def loop(s: Session) -> Generator[Event, None, str]:
             after_step(s, meter)
             yield from _tell(s, meter)
             ending = _why_end(s)
-            if ending or _evaluation_due(s) or s.decision.save_due:
+            if ending or _evaluation_due(s) or "save" in s.decision.known:
                 _accept(s, meter.settle())
                 s.cpu_seconds += meter.cpu()
                 save(s)
@@ -119,9 +118,8 @@ def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compi
 
 def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
     """Do a step for each of these batches; returns their metrics, on the device: scalars, or of several steps [n]."""
-    if s.histograms is not None and s.step % s.run.histograms == 0:
-        s.histograms = s.histograms.by(s.engine)
-        s.log.write_histograms(s.step + 1, s.histograms.of(s.state, batches[0]))
+    if s.run.histograms and s.step % s.run.histograms == 0:
+        s.log.write_histograms(s.step + 1, s.engine.histograms(s.state, batches[0]))
     if due := len(batches) == 1 and s.hooks.due(s.step + 1):
         s.hooks.each("before", s, batches[0])
     profile.begin(s.step + 1)
@@ -140,7 +138,7 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
 
 def most_examples(s: Session) -> float:
     """Examples per second at which the run's devices would work at their peak in the next step; 0: unknown."""
-    return mfu.most_examples(s.engine.run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
+    return most_examples_of(s.engine.run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
 
 
 def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:
@@ -176,7 +174,7 @@ def _why_end(s: Session) -> str:
         return f"stopped: {s.decision.signal}"
     if s.step >= s.setup.stop:
         return "stopped: max_steps"
-    return "stopped: max_minutes" if s.decision.late else ""
+    return "stopped: max_minutes" if "time" in s.decision.known else ""
 
 
 class Meter:
@@ -283,10 +281,7 @@ def _evaluation_due(s: Session) -> bool:
 
 
 def _measure_epoch(s: Session) -> None:
-    """Measure the weights on the watched split, update the best result of validation and print the metrics.
-
-    The best is the better one of the weights and their average, each by its own validation.
-    """
+    """Measure and print the watched split, and update the best result: the better of weights and average."""
     name, split = watched_split(s)
     results = {} if split is None else measure_and_log(s, name, split)
     s.due = False
@@ -304,34 +299,28 @@ def _measure_epoch(s: Session) -> None:
         tie = s.best is not None and now[metric] == s.best[metric] and now["loss"] < s.best["loss"]
         s.best = now if better or tie else s.best
         s.stale = 0 if better else s.stale + 1
-    s.progress.say(
-        f"epoch {s.step // s.setup.order.steps_per_epoch}: "
-        + "  ".join(
-            f"{name}{' ' + weights if weights != 'raw' else ''} {_headline(metric, e.metrics)}"
-            for weights, e in results.items()
-        )
-    )
+    words = []
+    for weights, result in results.items():
+        kind = "" if weights == "raw" else f" {weights}"
+        words.append(f"{name}{kind} {_headline(metric, result.metrics)}")
+    s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: {'  '.join(words)}")
 
 
 def _headline(metric: str, metrics: dict[str, float]) -> str:
-    """The selection metric and the loss, as printed."""
     values = {metric.replace("_", " "): metrics[metric], "loss": metrics["loss"]}
     return " ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
 def measure(s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None) -> dict[str, Evaluation]:
-    """Measure the weights, and their average if the run has one, on a split; a signal interrupts it. Returns {"raw": of
-    the weights, "ema": of their average}.
-    """
+    """Measure the weights ("raw") and their average ("ema"), if there is one, on a split; a signal interrupts it."""
     state, results = s.engine.gather(s.state), {}
     with s.caught.waiting(s.hosts.several):
         s.setup.evaluator.between = functools.partial(_poll_stop, s)
         for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
             if tree is not None:
                 score = () if final is None else (final.get(weights, s.task).examine,)
-                results[weights] = s.setup.evaluator.measure(tree, split, s.run.batch, *score)
-                metrics = s.hosts.share(results[weights].metrics)
-                results[weights] = replace(results[weights], metrics=metrics)
+                result = s.setup.evaluator.measure(tree, split, s.run.batch, *score)
+                results[weights] = replace(result, metrics=s.hosts.share(result.metrics))
     for weights, result in results.items():
         if not math.isfinite(result.metrics["loss"]) and "loss" not in result.undefined:
             raise _not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
@@ -361,9 +350,7 @@ def measure_and_log(
 
 
 def watched_split(s: Session) -> tuple[str, Any]:
-    """The split that is evaluated during training: validation, or the training batches of overfit_batches. Returns
-    (name, split); None if the data has no validation split.
-    """
+    """(Name, split) to evaluate during training: validation, which may be None, or with overfit_batches train."""
     if s.run.overfit_batches:
         return "train", s.setup.dataset.splits["train"].subset(np.arange(s.setup.order.n))
     return "validation", s.setup.dataset.splits.get("validation")
@@ -392,12 +379,7 @@ def _checkpoint_notes(s: Session) -> dict[str, Any]:
     """The JSON part of a checkpoint: all but the arrays that a run needs to resume as if it had never stopped."""
     return {
         "optimizer": s.run.optim.name,
-        "best": s.best,
-        "stale": s.stale,
-        "due": s.due,
-        "totals": s.totals,
-        "seconds": s.seconds,
-        "cpu_seconds": s.cpu_seconds,
+        **{name: getattr(s, name) for name in NOTED},
         "data": s.setup.dataset.identity,
         "environment": s.setup.environment,
     }

@@ -48,10 +48,7 @@ STYLES = {"epoch": "bold", "step": "dim", "speed": "dim", "tokens": "dim", "eta"
 
 
 class Progress:
-    """Shows the progress of a run, as a context manager around its steps.
-
-    Steps are counted from 1, over the run with all its resumptions.
-    """
+    """Shows a run, as a context manager around its steps, which count from 1 over it with all its resumptions."""
 
     def __init__(
         self,
@@ -69,10 +66,7 @@ class Progress:
         self.stop = stop or epochs * self.steps_per_epoch
         self.step = max(start - 1, 0)
         self.values: dict[str, float] = {}
-        self.examples_per_second: float | None = None
-        self.tokens_per_second: float | None = None
-        self.padding: float | None = None
-        self.mfu: float | None = None
+        self.speeds: dict[str, float] = {}  # of those that `update` takes the ones that are known
         self._begun = self._tick_due = time.monotonic()
         self._line_due = self._begun + PLAIN
         self._line_step = self.step
@@ -80,7 +74,7 @@ class Progress:
         self._past: deque[tuple[float, int]] = deque()  # (seconds spent in steps, steps done)
         self._ended = False
         self._display = cell_display() if console is None else None
-        self._console = console or (_terminal() if self._display is None else _cell())
+        self._console = console or _console_of(self._display)
         self._ticks = TICK if self._display is None else CELL_TICK
         self._live: Any = None
 
@@ -113,16 +107,10 @@ class Progress:
         padding: float | None = None,
         mfu: float | None = None,
     ) -> None:
-        """Report a step; None: as in the last call."""
-        self.step = step
-        if values is not None:
-            self.values = values
-        if speed is not None:
-            self.examples_per_second = speed
-        if tokens is not None:
-            self.tokens_per_second, self.padding = tokens, padding
-        if mfu is not None:
-            self.mfu = mfu
+        """Report a step, with its examples and tokens per second; None: as in the last call."""
+        self.step, self.values = step, self.values if values is None else values
+        speeds = {"examples": speed, "tokens": tokens, "padding": padding, "mfu": mfu}
+        self.speeds |= {name: x for name, x in speeds.items() if x is not None}
         now = time.monotonic()
         self._stepping, self._last = self._stepping + (now - self._last if self._last >= 0 else 0.0), now
         if now >= self._tick_due:
@@ -174,7 +162,7 @@ class Progress:
         """{column: its text} of the columns whose values are known, with long labels or (not `words`) short ones."""
         epoch = min((max(self.step, 1) - 1) // self.steps_per_epoch + 1, self.epochs)
         speed = self._speed()
-        examples = self.examples_per_second if self.examples_per_second is not None else speed and speed * self.batch
+        examples = self.speeds.get("examples", speed and speed * self.batch)
         cells = {"epoch": f"{'epoch ' if words else ''}{epoch}/{self.epochs}", "step": f"step {self.step}/{self.stop}"}
         if "loss" in self.values:
             cells["loss"] = "loss " + _number(self.values["loss"], words)
@@ -185,10 +173,10 @@ class Progress:
             )
         if examples:
             cells["speed"] = f"{examples:,.0f} {self.unit}/s" if words else f"{examples:,.0f}/s"
-            cells["speed"] += f", MFU {self.mfu:.0%}" if words and self.mfu is not None else ""
-        if self.tokens_per_second is not None:
-            cells["tokens"] = f"{self.tokens_per_second:,.0f} tokens/s"
-            cells["tokens"] += f", {self.padding:.0%} padding" if self.padding is not None else ""
+            cells["speed"] += f", MFU {self.speeds['mfu']:.0%}" if words and "mfu" in self.speeds else ""
+        if "tokens" in self.speeds:
+            cells["tokens"] = f"{self.speeds['tokens']:,.0f} tokens/s"
+            cells["tokens"] += f", {self.speeds['padding']:.0%} padding" if "padding" in self.speeds else ""
         if self._ended:
             cells["eta"] = f"took {_clock(time.monotonic() - self._begun)}"
         elif speed:
@@ -221,21 +209,16 @@ class Progress:
         return line
 
 
-def _terminal() -> Console | None:
-    """A rich console if stdout is a terminal that can redraw a line, else None."""
-    if not sys.stdout.isatty():
+def _console_of(display: Callable[..., Any] | None) -> Console | None:
+    """A rich console if stdout is a terminal that can redraw a line, or a notebook's cell (plain text), else None."""
+    if display is None and not sys.stdout.isatty():
         return None
     from rich.console import Console
 
+    if display is not None:
+        return Console(width=CELL_WIDTH, force_jupyter=False, force_terminal=False, no_color=True)
     console = Console()
     return console if console.is_interactive else None
-
-
-def _cell() -> Console:
-    """A rich console that writes plain text to the output of a notebook's cell."""
-    from rich.console import Console
-
-    return Console(width=CELL_WIDTH, force_jupyter=False, force_terminal=False, no_color=True)
 
 
 def _printable(text: str, encoding: str | None) -> str:
@@ -257,10 +240,6 @@ def _clock(seconds: float) -> str:
     if hours >= 24:
         return f"{hours // 24}d {hours % 24}h"
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 
 Told = Literal["full", "short", "none"]

@@ -1,53 +1,96 @@
-"""The third step of setting up a run: its state, new, of given weights or of the newest checkpoint, and its folder."""
+"""The start of a run that is set up: its state, new, of given weights or of the newest checkpoint, and its folder.
+
+A run that is there goes on as it was, or to another length, as if that had been given at first.
+"""
 
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import runs
-from ..config.groups import moments
-from ..config.lora import averaged_parameters, factor_shapes, lora_names, trainable_table
+from ..config.groups import averaged_parameters, factor_shapes, lora_names, moments, trainable_table
+from ..config.run import RunConfig
 from ..config.trees import flatten
-from ..errors import UserError
+from ..errors import Field, UserError
 from ..files.terminal import print_note, printable
-from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
-from ..runs.values import LENGTH, changed_places, to_dict
+from ..runs.record import own_schedule
+from ..runs.values import LENGTH, changed_places, other_identity, to_dict
 from ..tasks.table import task_spec
 from ..weights.start.reproducible import check_same
 from ..weights.start.start import start as start_from
-from .contents import data_difference
-from .saving import Saver
+from .log import Log
+from .progress import Progress
 from .session import NOTED, Session
-from .setup import parameter_dtype
-from .stopping import Caught, Decision
+from .setup import data_difference, is_finished, parameter_dtype
+from .stopping import Caught, Decision, Saver
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, Saved
     from .engine.step import TrainState
-    from .log import Log
     from .setup import Setup
+
+
+def run_now(folder: runs.Run, run: RunConfig, resumed: bool) -> tuple[RunConfig, bool]:
+    """(The run to train now in a folder, whether it goes on beyond the end that it had there); writes nothing."""
+    if not folder.exists():
+        if resumed:
+            raise UserError(folder, "no run here", "leave resume out to begin one")
+        return run, False
+    now = folder.config()
+    changed = other_identity(now, run)
+    if changed.keys() - ({*LENGTH} if resumed else {}):
+        raise runs.other_run(folder, changed)
+    done, finished = (folder.complete_steps() or [0])[0], is_finished(folder)
+    if not changed and not (resumed and finished and run.overfit_batches and run.max_steps != now.max_steps):
+        if not finished:
+            _check_schedule(folder)
+        return run, False
+    if _steps(folder, run.epochs, done) < done:
+        has = done / _steps(folder, 1, done)
+        raise UserError(Field("epochs"), f"is {run.epochs}, but {folder} has done {has:g}", "give more than that")
+    if run.max_steps == now.max_steps and 0 < run.max_steps <= done:
+        run = replace(run, max_steps=0)  # the budget of before is spent
+    return run, True
+
+
+def _steps(folder: runs.Run, epochs: int, done: int) -> int:
+    """The steps of so many epochs, by the log of a run; at least `done` where the log does not tell."""
+    known = [row for row in folder.metrics() if row["step"] and row.get("epoch")]
+    return round(epochs * known[-1]["step"] / known[-1]["epoch"]) if known else max(done, 1)
+
+
+def _check_schedule(folder: runs.Run) -> None:
+    """Raise UserError where an older version trains the run on by a schedule that begins anew, or by a fixed rate."""
+    if way := own_schedule(folder.record()):
+        path = shlex.quote(str(folder))
+        raise UserError(
+            folder,
+            f"is being trained on by continue {way}, which is gone",
+            f"give `resume {path}` more `epochs`, as if they had been given at first, or begin a new run from its "
+            f"weights with `init {path}`",
+        )
 
 
 WATCHED = ("train", "validation")
 
 
-def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts = ALONE) -> Session:
+def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught) -> Session:
     """Restore or initialise the state of a run and create its folder if it is new."""
     import jax
 
     from ..weights.checkpoint import Checkpoints
-    from .engine.histograms import Histograms
-    from .progress import Progress
 
-    run = setup.run
+    run, hosts = setup.run, setup.engine.hosts
     checkpoints = Checkpoints(folder, factor_shapes(run))
-    state, notes, init = starting_state(setup, folder, checkpoints, hosts)
+    state, notes, init = starting_state(setup, folder, checkpoints)
     step = int(jax.device_get(setup.engine.gather(state).step))
     hosts.heartbeat(step)
     _create_or_update(folder, setup, preset, init, checkpoints)
@@ -61,7 +104,6 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
         + (f"; going on after step {step}" if step else ""),
         flush=True,
     )
-    restored = {name: notes[name] for name in NOTED if name in notes}
     return Session(
         setup,
         folder,
@@ -75,15 +117,15 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught, hosts: H
         step,
         saved=step if notes else -1,
         record=folder.record(),
-        histograms=Histograms(setup.engine_at(step)) if run.histograms else None,
-        **restored,
+        **{name: notes[name] for name in NOTED if name in notes},
     )
 
 
 def starting_state(
-    setup: Setup, folder: runs.Run, checkpoints: Checkpoints, hosts: Hosts = ALONE
+    setup: Setup, folder: runs.Run, checkpoints: Checkpoints
 ) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
     """The state that a run goes on from, or begins with; the weights of `init` are opened for nothing else."""
+    hosts = setup.engine.hosts
     saved = restore(setup, folder, checkpoints) if hosts.owner and folder.exists() else None
     notes = hosts.share(saved.notes if saved else None)
     if notes is not None:
@@ -93,11 +135,16 @@ def starting_state(
 
 
 def new_state(setup: Setup, folder: runs.Run) -> tuple[TrainState, dict[str, Any]]:
-    """The state before the first step -> (the state, the entry `init` of config.json for a run with init)."""
-
+    """The state before the first step, of weights that are given -> (the state, the entry `init` of config.json)."""
     from ..models.build import start
 
-    given, init = starting_parameters(setup, folder)
+    given, init = dict[str, np.ndarray](), dict[str, Any]()
+    if setup.run.init or setup.run.init_encoder:
+        started = start_from(setup.run, setup.dataset.metadata())
+        if folder.exists():
+            check_same(folder, started.record)
+        print(started.description)
+        given, init = started.parameters, started.record
     with setup.engine.devices.apart():
         parameters = start(setup.run.model, random_key(setup.run.seed), parameter_dtype(setup.run), given)
         return setup.engine.initial_state(parameters), init
@@ -151,19 +198,6 @@ def restore(setup: Setup, folder: runs.Run, checkpoints: Checkpoints) -> Saved |
         # A process that was killed after saving may not have removed its old checkpoints.
         checkpoints.prune(saved.step, (saved.notes.get("best") or {}).get("step"), run.keep)
     return saved
-
-
-def starting_parameters(setup: Setup, folder: runs.Run | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What the weights of `init` or `init_encoder` give a run. Prints what they are. Returns (parameters {dotted name:
-    array}, the entry `init` of config.json); both are empty for a run without weights.
-    """
-    if not (setup.run.init or setup.run.init_encoder):
-        return {}, {}
-    started = start_from(setup.run, setup.dataset.metadata())
-    if folder is not None and folder.exists():
-        check_same(folder, started.record)
-    print(started.description)
-    return started.parameters, started.record
 
 
 def _check_continues(folder: runs.Run, saved: Saved, setup: Setup) -> None:
@@ -269,14 +303,12 @@ def describe_rate(setup: Setup, folder: runs.Run) -> str:
 
 def _open_log(folder: runs.Run, setup: Setup, step: int, notes: dict[str, Any]) -> Log:
     """The log of a run that goes on after `step`, without the rows that will be written again."""
-    from .log import Log
-
     if remark := folder.log_remark(step):
         print_note(remark)
     ends = setup.is_end(step, notes.get("stale", 0))
     folder.drop_metrics(lambda row: _is_rewritten(row, step, notes, ends))
     try:
-        setup.hooks.begin(folder, setup.as_given, step)
+        setup.hooks.each("begin", folder, setup.as_given, step)
         return Log(folder.metrics_file, step, setup.hooks)
     except BaseException:
         setup.hooks.each("close")

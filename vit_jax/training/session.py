@@ -1,32 +1,89 @@
-"""A run in training: what the loop works on."""
+"""A run in training: what the loop works on, what it tells of its steps, and what it ends with."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from .. import runs
 from ..config.run import RunConfig
-from ..machine.hosts.group import Hosts
+from ..errors import UserError
+from ..machine.hosts import Hosts
 from ..machine.numerics import fixed_settings
-from .events import Event
 from .hooks import Hooks
-from .saving import Saver
-from .setup import Setup
-from .stopping import Caught, Decision
+from .setup import Setup, engine_at
+from .stopping import Caught, Decision, Saver
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
     from ..tasks.predictor import Predictor
     from ..weights.checkpoint import Checkpoints
     from .engine.engine import Engine
-    from .engine.histograms import Histograms
     from .engine.step import TrainState
     from .log import Log
     from .progress import Progress
+
+T = TypeVar("T")
+
+
+class Summary(TypedDict, total=False):
+    """The content of summary.json, and the run's folder.
+
+    It also has an entry for each other split that was measured at the end. Where a run has a budget, `status` is
+    "stopped: max_steps" or the like, else "finished".
+    """
+
+    status: str
+    step: int
+    epoch: float
+    seconds: float
+    best: dict[str, Any] | None  # of validation: step, the metric that chose it, loss and which weights
+    train: dict[str, dict[str, float]]  # {which weights: metrics}
+    validation: dict[str, dict[str, float]]
+    test: dict[str, dict[str, float]]
+    notes: list[str]
+    sample: str
+    tokens_per_second: float
+    padding: float
+    mfu: float
+    folder: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that has happened in a run.
+
+    A step is told once its metrics are read, while the devices may do the next one; an evaluation after the step that
+    it follows; the end last, with the summary of the run.
+    """
+
+    kind: Literal["step", "evaluation", "end"]
+    step: int
+    epoch: float  # with fractions
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of this step's batch, or of the split
+    split: str = ""  # of an evaluation
+    weights: str = ""  # of an evaluation: raw, or ema, their average
+    summary: Summary | None = None
+    _now: Callable[[], Predictor] | None = field(default=None, repr=False, compare=False)
+
+    def network(self) -> Predictor:
+        """A copy of the network with its newest weights, as `vit_jax.load` returns one."""
+        if self._now is None:
+            raise UserError("the run has ended", remedy="open it with vit_jax.load(event.summary['folder'])")
+        return self._now()
+
+
+def exhausted(steps: Generator[Any, None, T]) -> T:
+    """What a generator returns after its last event."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
 
 NOTED = ("best", "stale", "due", "totals", "seconds", "cpu_seconds")
 
@@ -57,7 +114,6 @@ class Session:
     clock: float = field(default_factory=time.monotonic)  # when `seconds` was last updated
     # Of the training steps alone, by all processes: without compilation (first steps), evaluations and saving.
     cpu_seconds: float = 0.0
-    histograms: Histograms | None = None  # where the run asks for them
     events: list[Event] = field(default_factory=list)  # not told yet
 
     @property
@@ -71,7 +127,7 @@ class Session:
     @property
     def engine(self) -> Engine:
         """That of the next step."""
-        return self.setup.engine_at(self.step)
+        return engine_at(self.setup.stages, self.step)
 
     @property
     def hooks(self) -> Hooks:

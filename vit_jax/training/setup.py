@@ -1,33 +1,255 @@
-"""The second step of setting up a run: the network, the compiled steps and the order of examples, by its data."""
+"""Setting up a run: what is known to be wrong is refused, then its data determine network, compiled steps and order.
+
+What a run is made from may lie anywhere: its data, the weights that it starts from, its teacher. Nothing is written.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..config.lora import trainable_table
+from .. import runs
+from ..config.groups import trainable_table
 from ..config.network import Teacher
-from ..config.run import RunConfig
+from ..config.run import DataConfig, RunConfig
 from ..config.stages import runs_in_stages
 from ..config.trees import flatten
+from ..errors import Field, UserError
 from ..files.digests import array_digest, text_digest
 from ..machine import backend
-from ..machine.division import check_shares
-from ..machine.hosts.group import ALONE, Hosts
+from ..machine.division import Division, check_memory, check_shares, plan_division
+from ..machine.hosts import ALONE, Hosts
+from ..presets.table import preset
+from ..presets.variants import on_other_data
+from ..runs.check import check_complete, check_name, check_run
+from ..runs.values import changed_places, with_fields
 from ..tasks.table import task_spec
-from .hooks import Hooks
-from .preflight import CheckedRun
+from ..weights.start.reproducible import check_unchanged
+from ..weights.start.start import check as check_start
+from ..weights.start.start import start
+from ..weights.teacher import open_teacher
+from .hooks import Hook, Hooks
 
 if TYPE_CHECKING:
     from ..data.base import Data, Given, Order
     from ..tasks.base import Task
     from .engine.engine import Engine
     from .engine.evaluator import Evaluator
+
+# Fields that each host may have in its own way: the places of its files.
+OF_A_HOST = ("data.dir", "dir", "name")
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """A run that can be set up, and what was found out about it."""
+
+    run: RunConfig
+    division: Division  # as planned before jax starts
+    teacher: Teacher | None
+    hooks: Hooks
+
+
+def checked_arguments(
+    run: Any, data: Any, class_names: Sequence[str], fields: Mapping[str, Any] = {}
+) -> tuple[RunConfig, Given | None]:
+    """The arguments of `train`, checked; `fields` are other values of fields of `run`."""
+    if isinstance(run, str):
+        run = preset(run).run if data is None else on_other_data(preset(run).run)
+    if not isinstance(run, RunConfig):
+        what = f"run is a {type(run).__name__}"
+        raise UserError(what, remedy="give a preset's name, or a RunConfig such as vit_jax.preset('digits').run")
+    run = with_fields(run, fields) if fields else run
+    if data is None:
+        if class_names:
+            raise UserError("class_names", "are those of examples given as data=...", "leave them out")
+        return check_run(run), None
+    from ..data.base import Given
+
+    source = run.data.given
+    if not source:
+        raise UserError("data", f"the task {run.task} takes none from Python", "give data.source")
+    return check_run(replace(run, data=replace(run.data, source=source))), Given(data, class_names)
+
+
+def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
+    """Plan how a run that `check_run` has passed is divided, and open its teacher."""
+    if hosts.several and run.parallel == "pmap":
+        raise UserError("hosts", "parallel is pmap, which works on one host only", "set it to jit")
+    check_complete(run)
+    division = plan_division(run, hosts.count)
+    teacher = open_teacher(run, before_reading=lambda teacher: check_memory(run, teacher, division))
+    if teacher is None:
+        check_memory(run, None, division)
+    hooks = Hooks(run)
+    hooks.each("check", run)
+    for name, hook in hooks.of.items() if hosts.several else ():
+        if type(hook).due is not Hook.due:
+            raise UserError(Field("hooks"), f"{name} wants steps alone, and there are several hosts", "leave it out")
+    return CheckedRun(run, division, teacher, hooks)
+
+
+def choose_folder(
+    run: RunConfig, preset: str, folder: runs.Run | None = None, group: str = "", *, difference: runs.Difference
+) -> runs.Run:
+    """The folder in which to train a run, new or with this run in it; writes nothing."""
+    if folder is None:
+        if run.init:
+            check_unchanged(run, check_name(run.name or preset))
+        folder = runs.choose(run, run.name or preset, bool(run.name), group, difference)
+    else:
+        runs.check_content(folder, run, difference)
+    runs.check_place(folder.path)
+    if (run.init or run.init_encoder) and not folder.complete_steps():
+        check_start(run)
+    return folder
+
+
+def without_outputs(run: RunConfig) -> RunConfig:
+    """The run as a host trains it that does not own its folder: nothing is written for the user there."""
+    return replace(run, tensorboard=False, wandb="", profile_steps="", hooks=())
+
+
+OF_DATA = ("data.source", "data.tokenizer")
+
+
+def frozen_digest(task: Task) -> str:
+    """A digest of the arrays of a task that do not learn, such as a teacher's; empty if it has none."""
+    digests = {name: array_digest(np.asarray(x)) for name, x in flatten(task.frozen_arrays).items()}
+    return text_digest(digests) if digests else ""
+
+
+def open_data(run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
+    """Open the data of a run."""
+    from ..tasks.computed import task_class
+
+    return task_class(run.task).open_data(run, given, fetch)
+
+
+def with_data(run: RunConfig, dataset: Data) -> RunConfig:
+    """The run with what its data determines, such as the number of classes."""
+    sized = replace(run, model=run.model.with_sizes(dataset.sizes))
+    return task_spec(run.task).with_data(sized, dataset.metadata())
+
+
+def is_finished(folder: runs.Run) -> bool:
+    """Whether a run has a summary, undamaged, of its end."""
+    with contextlib.suppress(UserError):
+        return (folder.summary() or {}).get("status") == "finished"
+    return False
+
+
+def _ended_before(folder: runs.Run, paths: Iterable[Path]) -> bool:
+    """Whether a run is finished and one of these files or folders, or what lies directly in one, is newer."""
+    with contextlib.suppress(OSError):  # whoever reads it says what is wrong with it
+        if is_finished(folder):
+            ended = folder.summary_file.stat().st_mtime_ns
+            each = [entry for path in paths for entry in (path, *(os.scandir(path) if path.is_dir() else ()))]
+            return any(entry.stat().st_mtime_ns > ended for entry in each)
+    return False
+
+
+class Contents:
+    """The data of a run, opened once, and whether a folder holds a run that was made from the same."""
+
+    def __init__(self, given: Given | None = None, fetch: bool = True, hosts: Hosts = ALONE):
+        self.given, self.fetch, self.hosts = given, fetch, hosts
+        self._opened: dict[tuple[DataConfig, int], Data] = {}
+
+    def open(self, run: RunConfig, folder: runs.Run) -> Data:
+        """The data of a run."""
+        kept = run.data
+        if folder.exists() and "data.tokenizer" not in changed_places(folder.config(), run):
+            kept = kept.in_folder(folder.path)
+        key = (kept, run.seed)
+        if key not in self._opened:
+            if not self.hosts.several:
+                backend.configure_jax(plan_division(run, self.hosts.count).devices)
+            try:
+                self._opened[key] = open_data(replace(run, data=kept), self.given, self.fetch)
+            except UserError as error:
+                if folder.exists() and self.given is None and not run.data.paths():
+                    error.add("; if the data was moved, say to where with `data.source`: this run goes on with it")
+                raise
+        return self._opened[key]
+
+    def difference(self, folder: runs.Run, run: RunConfig) -> str:
+        """A clause on what a run is made from that the run in a folder was not.
+
+        Opened is only what lies elsewhere now, was given in Python, or is newer than the results of a finished run,
+        which are shown again if it is the same. What another run began with is compared where it goes on.
+        """
+        if not folder.exists():
+            return ""
+        record, elsewhere = folder.record(), changed_places(folder.config(), run)
+        clauses = {name: f"{name} is {new}, and was {old}" for name, (old, new) in elsewhere.items()}
+        if self.given is None and _ended_before(folder, run.data.paths()):
+            clauses.setdefault("data.source", f"data.source {run.data.source} has changed since that run ended")
+        of_data = [clauses[name] for name in OF_DATA if name in clauses]
+        to_open = of_data or self.given is not None
+        if to_open and (clause := data_difference(record, self.open(run, folder))):
+            return f"{of_data[0] if of_data else 'its data is another'}: {clause}"
+        if "teacher" in elsewhere and record.get("frozen") != self._frozen(run, folder):
+            return clauses["teacher"]
+        for name in ("init", "init_encoder"):
+            if name in elsewhere and (record.get("init") or {}).get("digest") != self._start(run, folder):
+                return clauses[name]
+        return ""
+
+    def _frozen(self, run: RunConfig, folder: runs.Run) -> str:
+        """The digest of the arrays of the run's teacher."""
+        from ..tasks.computed import task_of
+
+        data = self.open(run, folder)
+        return frozen_digest(task_of(with_data(run, data), data.metadata()).load_frozen_arrays(open_teacher(run)))
+
+    def _start(self, run: RunConfig, folder: runs.Run) -> str:
+        """The digest of the weights that the run starts from."""
+        data = self.open(run, folder)
+        return str(start(with_data(run, data), data.metadata()).record["digest"])
+
+
+def data_difference(record: Mapping[str, Any], data: Data) -> str:
+    """A clause on how data differs from that of a run. The first of these that differs: the number of examples, the
+    classes, the words, the content; empty if none does, or if the run's data is not known, as of a converted one.
+    """
+    then, now = record["data"], data.identity
+    if data.same_as(then):
+        return ""
+    if not isinstance(then, dict):
+        return "that of the run is damaged"
+    if then.get("once") or now.get("once"):
+        return "the batches of an iterator come once"
+    if then.get("classes") != now.get("classes"):
+        return _other_names(record.get("class_names"), data.metadata().get("class_names"))
+    were, are = (each.get("sizes") or {} for each in (then, now))
+    for what, had, has in (("it", sum(were.values()), sum(are.values())), *((s, were.get(s, 0), are[s]) for s in are)):
+        if had != has:
+            return f"{what} has {has:,} examples, and had {had:,}"
+    if then.get("vocabulary") != now.get("vocabulary"):
+        return "its words, or how they are split, are others"
+    kept = record.get("listings")
+    for split, listing in data.listings.items():
+        if clause := listing.first_difference(kept.get(split) if isinstance(kept, dict) else None):
+            return clause
+    return "its numbers of examples are the same, but their content is not"
+
+
+def _other_names(then: Any, now: Any) -> str:
+    """A clause on the first class that has another name."""
+    if not isinstance(then, list) or not isinstance(now, list) or len(then) != len(now):
+        known = isinstance(then, list) and isinstance(now, list)
+        return f"it has {len(now)} classes, and had {len(then)}" if known else "its classes are others"
+    pairs = (f"its class {k} is {a!r}, and was {b!r}" for k, (a, b) in enumerate(zip(now, then, strict=True)) if a != b)
+    return next(pairs, "its classes are others")
 
 
 OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
@@ -61,10 +283,6 @@ class Setup:
         """Training steps of the run."""
         return self.epochs * self.order.steps_per_epoch
 
-    def engine_at(self, step: int) -> Engine:
-        """The engine of the step that is done next after so many."""
-        return engine_at(self.stages, step)
-
     def is_end(self, step: int, stale: int) -> bool:
         """Whether the run ends after this step, with so many epochs since the best validation."""
         return step >= self.steps or bool(self.run.patience and stale >= self.run.patience)
@@ -73,25 +291,6 @@ class Setup:
     def stop(self) -> int:
         """The step after which this process ends, because of the budget max_steps or the end of the run."""
         return min(self.steps, self.run.max_steps or self.steps)
-
-
-def frozen_digest(task: Task) -> str:
-    """A digest of the arrays of a task that do not learn, such as a teacher's; empty if it has none."""
-    digests = {name: array_digest(np.asarray(x)) for name, x in flatten(task.frozen_arrays).items()}
-    return text_digest(digests) if digests else ""
-
-
-def open_data(run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
-    """Open the data of a run."""
-    from ..tasks.computed import task_class
-
-    return task_class(run.task).open_data(run, given, fetch)
-
-
-def with_data(run: RunConfig, dataset: Data) -> RunConfig:
-    """The run with what its data determines, such as the number of classes."""
-    sized = replace(run, model=run.model.with_sizes(dataset.sizes))
-    return task_spec(run.task).with_data(sized, dataset.metadata())
 
 
 def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
@@ -137,12 +336,11 @@ def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
     """The engines of the stages of a run -> {step after which a stage begins: its engine}, the first 0."""
     from ..models.build import definition
 
-    def of_stage(each: RunConfig) -> Engine:
-        if each.model == run.model:
-            return engine
-        return engine.in_stage(each, partial(definition, each.model, run.compute_dtype, parameter_dtype(run)))
-
-    return {first: of_stage(each) for first, each in runs_in_stages(run, steps).items()}
+    found = {}
+    for first, each in runs_in_stages(run, steps).items():
+        define = partial(definition, each.model, run.compute_dtype, parameter_dtype(run))
+        found[first] = engine if each.model == run.model else engine.in_stage(each, define)
+    return found
 
 
 def engine_at(engines: Mapping[int, Engine], step: int) -> Engine:
@@ -156,8 +354,9 @@ def parameter_dtype(run: RunConfig) -> str:
 
 
 def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
-    """How a run is trained: with overfit_batches without augmentation, dropout, decay, schedule and early stopping.
-    Returns (the run as it is trained, the order of its examples, its epochs).
+    """(The run as it is trained, the order of its examples, its epochs).
+
+    With overfit_batches it is trained without augmentation, dropout, decay, schedule and early stopping.
     """
     order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:

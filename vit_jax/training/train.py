@@ -15,30 +15,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from .. import runs
 from ..config.dotted import replace_fields
-from ..config.gone import check_arguments
+from ..config.hints import check_arguments
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.places import local_copy
 from ..files.reading import show_path
 from ..files.terminal import print_note
 from ..machine import backend
-from ..machine.hosts.group import Hosts, join_hosts
+from ..machine.hosts import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
 from ..runs.check import check_complete, check_run
 from ..runs.ending import recorded_ending
 from ..runs.several import VARIED, members_of
 from ..runs.values import LENGTH, flat, with_fields
 from .announce import announce
-from .contents import Contents
-from .continuation import run_now
-from .events import Event, Summary, exhausted
-from .finish import finish, show_again
-from .group import sum_up
+from .finish import finish, show_again, sum_up
 from .loop import loop
-from .preflight import OF_A_HOST, CheckedRun, checked_arguments, choose_folder, preflight, without_outputs
 from .progress import Told, suppress_output, telling, told
-from .resume import resume
-from .setup import set_up
+from .resume import resume, run_now
+from .session import Event, Summary, exhausted
+from .setup import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, set_up, without_outputs
 from .stopping import Caught, signals
 
 if TYPE_CHECKING:
@@ -98,7 +94,8 @@ def train(
     given = {"data": data, "class_names": class_names, "hosts": hosts}
     with telling(progress):
         if resume and (inside := members_of(resume)):
-            return _resume_group(inside, {"fields": {**(fields or {}), **more}, **given})
+            options: dict[str, Any] = {"fields": {**(fields or {}), **more}, **given}
+            return cast(Summary, sum_up(inside, [train(resume=member, **options) for member in inside]))
         asked = train_request(run, preset, folder, resume, {**(fields or {}), **more})
         return exhausted(run_steps(asked, data, class_names, hosts))
 
@@ -173,17 +170,16 @@ def train_request(
     """The arguments of `train`, of which either `run` or `resume` is given."""
     if not resume:
         named = run if isinstance(run, str) and preset == "run" else preset
-        return TrainRequest(run, named, folder_given(folder), fields=fields)
+        if folder is not None and not isinstance(folder, runs.Run):
+            if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+                raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
+            folder = runs.Run(local_copy(os.fspath(folder)))
+        return TrainRequest(run, named, folder, fields=fields)
     for name, value in (("run", run), ("folder", folder)):
         if value is not None:
             raise UserError(name, "is given, and so is resume", "leave one of them out")
     found = resume if isinstance(resume, runs.Run) else runs.find(os.fspath(resume))
     return TrainRequest(with_fields(found.config(), fields), found.record()["preset"], found, True)
-
-
-def _resume_group(group: Sequence[runs.Run], options: Mapping[str, Any]) -> Summary:
-    """`train` for the runs of a group, each of which goes on, and their sum."""
-    return cast(Summary, sum_up(group, [train(resume=member, **options) for member in group]))
 
 
 def run_steps(
@@ -206,15 +202,6 @@ def run_steps(
             raise
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
         return (yield from steps_with(group, asked._replace(run=run), given, begin))
-
-
-def folder_given(folder: Any) -> runs.Run | None:
-    """The argument `folder` of `train`."""
-    if folder is None or isinstance(folder, runs.Run):
-        return folder
-    if isinstance(folder, (str, os.PathLike)) and os.fspath(folder):
-        return runs.Run(local_copy(os.fspath(folder)))
-    raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
 
 
 def train_with(hosts: Hosts, asked: TrainRequest) -> Summary:
@@ -240,7 +227,8 @@ def steps_with(
             begin(folder)
             run, goes_on = run_now(folder, run, resumed)
         else:
-            folder = stack.enter_context(_private_folder())
+            private = stack.enter_context(tempfile.TemporaryDirectory(prefix="vit-jax-"))
+            folder = runs.Run(Path(private) / "run")  # for copies of the small files of the run that the owner has
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         length = hosts.share({name: getattr(run, name) for name in (*LENGTH, "max_steps")})
         checked = replace(checked, run=replace(checked.run, **length))
@@ -266,7 +254,7 @@ def _trained(
     with contextlib.nullcontext() if told.get() == "full" else suppress_output():
         announce(setup)
     with _undone_unless_begun(folder):
-        session = resume(setup, folder, preset, caught, hosts)
+        session = resume(setup, folder, preset, caught)
     with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
         folder.publish()
         summary = finish(session, (yield from loop(session)))
@@ -305,7 +293,11 @@ def _own_folder(folder: runs.Run) -> Iterator[None]:
         try:
             yield
         finally:
-            _remove_if_unused(folder, made)
+            if not folder.exists():
+                with contextlib.suppress(OSError):  # the folder holds other files
+                    (folder.path / ".lock").unlink()
+                    for place in made:
+                        place.rmdir()
 
 
 @contextlib.contextmanager
@@ -321,18 +313,8 @@ def _undone_unless_begun(folder: runs.Run) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def _private_folder() -> Iterator[runs.Run]:
-    """A folder of this process alone, with copies of the small files of a run that another host owns."""
-    with tempfile.TemporaryDirectory(prefix="vit-jax-") as folder:
-        yield runs.Run(Path(folder) / "run")
-
-
 def _shared_summary(folder: runs.Run, hosts: Hosts, goes_on: bool) -> dict[str, Any] | None:
-    """The summary of a finished run in the owner's folder, on all hosts; None: it goes on, or begins.
-
-    Then a run that is there already has its config.json in the private folders of the other hosts too.
-    """
+    """The summary of a finished run, on all hosts; else None, and they have the config.json of a run that is there."""
     summary = _finished_summary(folder) if hosts.owner and not goes_on else None
     record = folder.metadata() if hosts.owner and hosts.several and folder.exists() else None
     shared = hosts.share({"summary": summary, "record": record})
@@ -342,10 +324,7 @@ def _shared_summary(folder: runs.Run, hosts: Hosts, goes_on: bool) -> dict[str, 
 
 
 def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
-    """The summary of a finished run; None, with a printed reason, if it is damaged: it is then written again.
-
-    What differs in the files of a finished run from what was recorded is printed.
-    """
+    """The summary of a finished run, None if it is damaged and written again; what else differs is printed."""
     try:
         summary = folder.summary()
     except UserError:
@@ -356,15 +335,6 @@ def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
     for remark in filter(None, (folder.remark(), folder.log_remark())):
         print_note(remark)
     return summary
-
-
-def _remove_if_unused(folder: runs.Run, made: list[Path]) -> None:
-    """Remove the folders that were made for a run which failed before it was set up."""
-    if not folder.exists():
-        with contextlib.suppress(OSError):  # the folder holds other files
-            (folder.path / ".lock").unlink()
-            for place in made:
-                place.rmdir()
 
 
 def train_group(run: RunConfig, kind: str, count: int, preset: str = "run") -> dict[str, Any]:

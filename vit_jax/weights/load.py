@@ -17,7 +17,7 @@ from flax import nnx
 
 from ..config.decoding import from_generation_config
 from ..config.dotted import replace_fields
-from ..config.lora import factor_shapes
+from ..config.groups import factor_shapes
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
 from ..config.trees import flatten, unflatten

@@ -165,7 +165,7 @@ def _restore_jax() -> Iterator[None]:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Without what jax2onnx prints: warnings, and tracebacks of attempts that it repeats in another way."""
-    from vit_jax.machine.libraries import without_logs
+    from vit_jax.files.terminal import without_logs
 
     with (
         without_logs(logging.CRITICAL),

@@ -50,7 +50,7 @@ def compute_int8(model: ir.Model, images: np.ndarray, title: str) -> ir.Model:
     """A model that multiplies in int8: images float32 [n, H, W, C]."""
     from onnxruntime.quantization import QuantType, quantize_static
 
-    from vit_jax.machine.libraries import without_logs
+    from vit_jax.files.terminal import without_logs
 
     nodes = inner_products(model)
     if not nodes:

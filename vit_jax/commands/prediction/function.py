@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from ...config.ranges import check_ranges
+from ...config.fields import check_ranges
 from ...data.inputs import Stored
 from ...data.items import source_named
 from ...errors import Field, UserError
-from ...files.shown import predictions
+from ...files.output import predictions
 from ...text.classes import Spoken
 from ..share import check_draws, read_share
 from .answering import Answering

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ... import runs
 from ...config.network import NetworkConfig
 from ...errors import UserError, about
-from ...files.lines import Line
-from ...files.remote_inputs import arriving_lines
+from ...files.lines import Line, arriving_lines
 from ...machine import backend
 from ...plugins import READERS
 from ...text.classes import UNSTATED, Spoken

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...config.fields import identity
-from ...config.vocabulary import WORDS
+from ...config.outputs import WORDS
 from ...files.lines import quote
 from ..images.config import FittedImages
 from ..texts.config import numbered_words, size_of_side, tokenizer_of_run, tokenizer_with_weights

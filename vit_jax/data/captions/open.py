@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...config.fields import Size
-from ...config.vocabulary import WORDS
+from ...config.outputs import WORDS
 from ...errors import Field, UserError
 from ...files.digests import array_digest
 from ...files.lines import quote

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ...config.fields import are_texts, identity
+from ...config.outputs import APART, FOLDER, SPECIALS, WORDS
 from ...config.run import DataConfig
-from ...config.vocabulary import APART, FOLDER, SPECIALS, WORDS
 from ...errors import UserError
 from ...files.atomic import read_json
 from ...text.classes import Spoken

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ...config.vocabulary import APART, TRAINED, WORDS
-from ...errors import Field, UserError
+from ...config.outputs import APART, TRAINED, WORDS
+from ...errors import Field, UserError, require
 from ...files.digests import text_digest
-from ...machine.libraries import require
 from ...plugins import CORRUPTIONS
 from ...text.record import digest, make_tokenizers
 from ...text.spoken import prefix_of

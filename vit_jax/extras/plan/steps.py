@@ -8,14 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from ...config.lora import trainable_table
+from ...config.groups import trainable_table
 from ...config.run import RunConfig
 from ...data.texts.config import SentenceData
 from ...errors import Field, UserError
-from ...machine.division import check_shares
-from ...machine.mfu import most_examples
+from ...machine.division import check_shares, most_examples
 from ...machine.numerics import fixed_settings
-from ...machine.targets import HERE, Target
+from ...machine.targets import HERE, Target, published
 from ...tasks.stand_in import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.setup import parameter_dtype
@@ -87,7 +86,7 @@ class Compiled:
             "unit": self.engine.task.unit,
             "platform": target.platform,
             "kind": target.kind,
-            "published": {name: value for name, value in vars(target.published).items() if value},
+            "published": {name: value for name, value in vars(published(target.kind)).items() if value},
             "devices": len(devices),
             "parts": self.engine.parts,
             "rows": self.given.rows if what == "train" else rows_of(self.given.examples),
@@ -165,7 +164,7 @@ def bounds_of(program: Program, target: Target) -> dict[str, float]:
     They are never predictions: no device reaches all its figures at once, or any of them for a whole step. 0: nothing
     is published of it, or there is none.
     """
-    stated = target.published
+    stated = published(target.kind)
     crossing = sum(each.times * each.crossing(target.a_host) for each in program.collectives)
     return {
         "products": program.flops / stated.peak if stated.peak else 0.0,

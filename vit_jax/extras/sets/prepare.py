@@ -26,9 +26,8 @@ from ...data.prepared import find_prepared
 from ...data.progress import progress
 from ...errors import UserError
 from ...files.arrays import read_arrays
-from ...files.atomic import sync_folder
+from ...files.atomic import lock_file, sync_folder
 from ...files.digests import array_digest, text_digest
-from ...files.locks import lock_file
 from .archives import OFFICIAL, Archive, CifarSet, IdxSet, NotFetched, OfficialSet, difference, fetch
 
 _MOST_NAMES = 1 << 16  # bytes

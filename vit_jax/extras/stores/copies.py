@@ -29,9 +29,8 @@ from ...data.images.preprocess import EXTENSIONS
 from ...data.prepared import MARK, VERSION
 from ...data.progress import progress
 from ...errors import Field, UserError
-from ...files.atomic import make_folder, write_text
+from ...files.atomic import is_locked, lock_file, make_folder, write_text
 from ...files.digests import text_digest
-from ...files.locks import is_locked, lock_file
 from ...files.places import Store, check_name, join, store_of
 from ...files.reading import COPIES, show_path
 from ...files.terminal import print_note

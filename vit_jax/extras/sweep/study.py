@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ... import runs
 from ...config.run import RunConfig
 from ...errors import Field, UserError
-from ...files.locks import is_locked, lock_file
+from ...files.atomic import is_locked, lock_file
 from ...files.places import check_dir, join, local_copy, publish_several
 from ...files.reading import show_path
 from ...runs.check import check_name

@@ -19,22 +19,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import runs
-from ...config.gone import check_arguments
+from ...config.hints import check_arguments
 from ...config.run import RunConfig
-from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
+from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error, require
 from ...files.output import print_table
 from ...files.places import is_kept, is_written, join, kept_at, local_copy
 from ...files.reading import show_path
 from ...files.terminal import print_wrapped, printable
-from ...machine.libraries import require
 from ...reports.compare import text_of
 from ...reports.comparison import gather, is_number
 from ...runs.check import check_run
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec
-from ...training.events import Event, Summary
-from ...training.preflight import checked_arguments, preflight
-from ...training.setup import open_data, plan, with_data
+from ...training.session import Event, Summary
+from ...training.setup import checked_arguments, open_data, plan, preflight, with_data
 from ...training.train import steps
 from ...weights.start.start import check as check_start
 from ..report.tables import command_of

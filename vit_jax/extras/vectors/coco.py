@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import Field, UserError, about
+from ...errors import Field, UserError, about, report_damage, require
 from ...files import strict_json
 from ...files.lines import read_lines
 from ...files.reading import check_regular, read_regular
-from ...machine.libraries import report_damage, require
 from ...text.tokenizer import Ids
 from ...text.vocabulary import COURSE, Vocabulary
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from ...augmentation.config import ImageAugment
 from ...config.network import NetworkConfig
+from ...config.outputs import WORDS
 from ...config.run import NO_DATA, OptimConfig, RunConfig
-from ...config.vocabulary import WORDS
 from ...data.captions.config import SHAPES, CaptionData, other_caption_words
 from ...data.texts.config import is_side, numbered_words, size_of_side
 from ...errors import Field, UserError

@@ -13,8 +13,7 @@ from flax import nnx
 from ...config.outputs import KINDS, Outputs
 from ...errors import UserError
 from ...figures.figure import drawn
-from ...files.output import shorten, write_npz
-from ...files.shown import predictions
+from ...files.output import predictions, shorten, write_npz
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.vit import ViT

@@ -17,10 +17,10 @@ from ...data.base import Given, Other
 from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
+from ...errors import require
 from ...figures.attention import draw_cross_attention
 from ...figures.report_data import keep_attention
 from ...files.terminal import printable
-from ...machine.libraries import require
 from ...models.state import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from ...config.dotted import replace_fields, value_at
 from ...config.network import NetworkConfig
+from ...config.outputs import SIDES, TRAINED, WORDS
 from ...config.run import NO_DATA, OptimConfig, RunConfig
-from ...config.vocabulary import SIDES, TRAINED, WORDS
 from ...data.captions.config import CaptionData
 from ...data.texts.config import LEAST, TEXTS, SentenceData, is_side, numbered_words, size_of_side
 from ...errors import Field, UserError, fields_inside

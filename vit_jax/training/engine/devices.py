@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ...machine.division import check_groups
-from ...machine.hosts.group import ALONE, Hosts
+from ...machine.hosts import ALONE, Hosts
 from ...machine.targets import HERE, Target
 
 # Arrays of fewer numbers stay whole: splitting them saves little, and gathering each takes time.
@@ -65,10 +65,7 @@ class Devices:
         return parameters if self.fsdp == 1 else jax.lax.with_sharding_constraint(parameters, self.replicated)
 
     def split_axis(self, shape: tuple[int, ...]) -> int | None:
-        """The axis along which an array of this shape is split: the first that can be; None: every device has it all.
-
-        Along the first of all a part lies in one piece in memory, as it is sent.
-        """
+        """The first axis that can be split, since its parts lie in one piece, as they are sent; None: not split."""
         if self.fsdp == 1 or math.prod(shape) < SMALL:
             return None
         return next((axis for axis, length in enumerate(shape) if length % self.fsdp == 0), None)
@@ -132,9 +129,7 @@ class Devices:
         return contextlib.nullcontext()
 
     def shapes(self, tree: Any, shardings: Any) -> Any:
-        """The shapes of a tree of arrays, or of shapes, as arrays that lie so would have them, of which there are
-        none.
-        """
+        """The shapes of a tree of arrays, or of shapes, with the shardings that arrays lying so would have."""
 
         def shape(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=sharding)
@@ -152,9 +147,7 @@ class Devices:
         )
 
     def broadcast(self, tree: Any | None, shapes: Any) -> Any:
-        """A tree that host 0 has, on the devices of all, as `shardings_of` says. Arrays go one at a time, to the
-        bit.
-        """
+        """A tree that host 0 has, on the devices of all as `shardings_of` says, to the bit; arrays go one at a time."""
         self.hosts.barrier()
         leaves, structure = jax.tree.flatten(shapes)
         given = leaves if tree is None else jax.tree.leaves(tree)
@@ -167,10 +160,7 @@ class Devices:
         return self.put(np.asarray(sent).view(leaf.dtype).reshape(leaf.shape))
 
     def to_host(self, tree: Any) -> Any:
-        """Arrays on the devices as numpy arrays at host 0, and as None at the others.
-
-        They are gathered one at a time: no device and no other host ever holds them all.
-        """
+        """Arrays on the devices as numpy at host 0, None at the others; one at a time: no device holds them all."""
         return jax.tree.map(self._to_host, tree)
 
     def _to_host(self, x: Array) -> np.ndarray | None:

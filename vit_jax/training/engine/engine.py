@@ -1,10 +1,12 @@
-"""A run's compiled training step, and its arrays on the devices."""
+"""A run's compiled training step, and its arrays on the devices; beside it a program for histograms."""
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, assert_never
 
 import jax
@@ -13,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from ...config.run import RunConfig
-from ...config.trees import Tree, combine, partition
+from ...config.trees import Tree, combine, flatten, partition
 from ...models.lowering import options
 from ...tasks.base import Batch
 from ...weights.checkpoint import State
@@ -51,11 +53,10 @@ class Engine(Step):
             assert_never(run.parallel)
 
     def in_stage(self, run: RunConfig, define: Callable[..., Any]) -> Engine:
-        """The step of a stage of the run, in which its network drops at other rates; states and devices are the
-        same.
-        """
+        """The step of a stage of the run, whose network drops at other rates; states and devices are the same."""
         stage = copy.copy(self)
-        vars(stage).pop("attention", None)
+        for of_network in ("attention", "compiled_histograms"):
+            vars(stage).pop(of_network, None)
         stage.run, stage.define, stage.definition = run, define, define(lowering=self.lowering)
         stage.compile()
         return stage
@@ -129,9 +130,7 @@ class Engine(Step):
     def train_together(
         self, state: TrainState, batches: Sequence[Batch], votes: np.ndarray | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        """Do `train` for several batches of the same shapes, one step after the other, by one call; not for pmap.
-        Returns (the state after the last step, metrics {name: [n]}).
-        """
+        """`train` for several batches of equal shapes by one call, not for pmap -> (last state, {metric: [n]})."""
         batches = self.devices.shard_batch(tuple(batches))
         return self.compiled_together(state, batches, self.seed, self.frozen_arrays, self.devices.of_each(votes))
 
@@ -151,7 +150,27 @@ class Engine(Step):
         if self.run.parallel != "pmap":
             return self.compiled.trace(state, batch, self.seed, frozen_arrays)
         pieces = jax.eval_shape(self.prepare_and_cut, state.step, batch, self.seed, frozen_arrays)
-        return Pmapped(self.compiled, (state, pieces, np.repeat(self.seed, len(self.devices)), frozen_arrays))
+        arguments = (state, pieces, np.repeat(self.seed, len(self.devices)), frozen_arrays)
+        return SimpleNamespace(lower=lambda **_: self.compiled.lower(*arguments))  # its devices say for which platform
+
+    def histograms(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
+        """{"parameters", "gradients": {name: histogram}} of what a step finds, before it is done.
+
+        The gradients of its batch are those that the step itself computes, before clipping, of the parameters that
+        train; they are computed again, so the step is the same whether histograms are made or not.
+        """
+        return jax.device_get(self.compiled_histograms(*self.whole(state, batch)))
+
+    @functools.cached_property
+    def compiled_histograms(self) -> Any:
+        """The program of `histograms`, beside that of the step."""
+
+        def groups(state: TrainState, *rest: Any) -> dict[str, dict[str, dict[str, Array]]]:
+            _, _, gradients = self.batch_gradients(state, *rest)
+            trees = {"parameters": self.network(state.parameters), "gradients": gradients}
+            return {name: {k: histogram(x) for k, x in flatten(tree).items()} for name, tree in trees.items()}
+
+        return self.devices.compiled(jax.jit(groups, out_shardings=self.devices.replicated), batch_at=1)
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
@@ -162,13 +181,18 @@ class Engine(Step):
         return state, self.devices.shard_batch(batch), self.seed, frozen_arrays
 
 
-@dataclass(frozen=True)
-class Pmapped:
-    """A function of jax.pmap with its arguments, in place of what jax.jit(...).trace gives."""
+BINS = 30  # as TensorBoard shows
 
-    program: Any
-    arguments: tuple[Any, ...]
 
-    def lower(self, lowering_platforms: tuple[str, ...] = ()) -> Any:
-        """The lowered function; its devices say for which platform."""
-        return self.program.lower(*self.arguments)
+def histogram(x: Array) -> dict[str, Array]:
+    """{"min", "max", "mean", "std": scalars, "counts": int32 [BINS]} of all values of an array.
+
+    Bins have equal width; each holds its left end, the last its right end too.
+    """
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    low, high = x.min(), x.max()
+    edges = low + (high - low) * (jnp.arange(1, BINS) / BINS).astype(x.dtype)
+    # One after the other: a comparison with all of them at once would be BINS times as large as the array.
+    below = jax.lax.map(lambda edge: jnp.sum(x < edge, dtype=jnp.int32), edges)
+    bounds = jnp.concatenate([jnp.zeros(1, jnp.int32), below, jnp.full(1, x.size, jnp.int32)])
+    return {"min": low, "max": high, "mean": x.mean(), "std": x.std(), "counts": jnp.diff(bounds)}

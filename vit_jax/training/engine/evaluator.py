@@ -21,10 +21,7 @@ Score = Callable[[Any, Any, dict[str, np.ndarray]], Evaluation]  # as Task.score
 
 
 class Evaluator:
-    """The compiled evaluation step of a network on a task, on all devices or those given.
-
-    It takes batches of any size.
-    """
+    """The compiled evaluation step of a network on a task, on all devices or those given; batches may have any size."""
 
     def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
         self.config, self.definition, self.task, self.devices = config, definition, task, devices or Devices()
@@ -46,9 +43,7 @@ class Evaluator:
         return jax.device_put(parameters, self.devices.shardings_of(parameters))
 
     def outputs(self, parameters: Tree, batch: Batch) -> dict[str, np.ndarray]:
-        """The task's outputs of a batch: batch [B, ...] -> {name: numpy array [B, ...]}, one row an example, of all
-        hosts.
-        """
+        """The task's outputs, of all hosts: batch [B, ...] -> {name: numpy array [B, ...]}, one row an example."""
         check_ids(self.config, batch)
         size = rows_of(batch)
         padding = -size % len(self.devices)
@@ -66,9 +61,7 @@ class Evaluator:
         return in_order([self.outputs_in(parameters, split, batch)])
 
     def outputs_in(self, parameters: Tree, split: Any, batch: int, some: range | None = None) -> Outputs:
-        """The task's outputs of the examples in some batches of a split, as evaluation goes through it -> ({name: [k,
-        ...]}, the numbers of these k examples).
-        """
+        """The outputs of the examples in some batches of a split, in its order -> ({name: [k, ...]}, k numbers)."""
         parts, order, rows = [], [], self.devices.rows
         size = batch + (-batch % len(self.devices) if rows else 0)
         for examples, indices in evaluation_batches(split, size, rows, some):

@@ -27,13 +27,12 @@ from ...config.groups import (
     rate_scales,
     trainable,
 )
-from ...config.network import NetworkConfig
-from ...config.parameters import ZEROS, Parameter
+from ...config.network import ZEROS, NetworkConfig, Parameter
 from ...config.run import BY_LENGTH, DECOUPLED, OptimConfig
 from ...config.trees import Tree, flatten, partition, unflatten
 from ...errors import ArgumentError, Field, UserError
-from .kernels import Kernels
 from .muon import scale_by_muon
+from .parameters import Kernels
 
 Schedule = Callable[[Array | int], Array]
 Arrays = dict[str, Array]  # by dotted names
@@ -42,12 +41,8 @@ FINAL_DIV_FACTOR = 1e4  # of one_cycle, as PyTorch has it
 LEAST_MOMENTUM, MOST_MOMENTUM = 0.85, 0.95  # of cycle_momentum, likewise
 
 
-# ------------------------------------------------------------------------------------ schedules
-
-
 def learning_rate(c: OptimConfig, steps: int, steps_per_epoch: int) -> Schedule:
-    """The learning rate as a function of the step t = 0 .. steps-1. Returns A function of an int32 [] or int to a float
-    [].
+    """The learning rate as a function of the step t = 0 .. steps-1: of an int32 [] or int to a float [].
 
     For t < W = warmup_steps, or warmup * steps_per_epoch, the rate rises linearly, lr (t+1)/W. Then constant stays at
     lr; cosine falls along half a cosine from lr to final * lr at t = steps (Loshchilov & Hutter 2017, arXiv
@@ -95,40 +90,19 @@ def one_cycle(steps: int, pct_start: float, first: float, middle: float, last: f
     return schedule
 
 
-def cycled_momentum(c: OptimConfig, steps: int) -> Schedule:
-    """Of cycle_momentum: beta1 or the momentum as a function of the step, opposite to the rate."""
-    return one_cycle(steps, c.pct_start, MOST_MOMENTUM, LEAST_MOMENTUM, MOST_MOMENTUM)
-
-
-# ----------------------------------------------------------- optimizers: the direction of an update
-
-
-def sgd(c: OptimConfig) -> optax.GradientTransformation:
-    """The gradient itself."""
-    return optax.identity()
-
-
-def momentum(c: OptimConfig) -> optax.GradientTransformation:
-    """The momentum of SGD, by Nesterov or not, as torch.optim.SGD has it."""
-    return optax.trace(c.momentum, c.nesterov)
-
-
-def adam(c: OptimConfig) -> optax.GradientTransformation:
-    """Kingma & Ba 2015 (arXiv 1412.6980); adamw: Loshchilov & Hutter 2019 (arXiv 1711.05101)."""
-    return optax.scale_by_adam(c.beta1, c.beta2, c.eps)
-
-
-def lion(c: OptimConfig) -> optax.GradientTransformation:
-    """Chen et al. 2023 (arXiv 2302.06675)."""
-    return optax.scale_by_lion(c.beta1, c.lion_beta2)
-
-
-def muon(c: OptimConfig) -> optax.GradientTransformation:
-    """Muon, of hidden kernels; what else a network has is updated by adam."""
-    return scale_by_muon(c.muon_momentum)
-
-
-RULES = {"sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adam, "lion": lion, "muon": muon}
+def rule_of(name: str, c: OptimConfig) -> optax.GradientTransformation:
+    """The rule of an optimizer; that of muon is for hidden kernels alone."""
+    if name == "sgd":
+        return optax.identity()
+    if name == "momentum":  # of SGD, by Nesterov or not, as torch.optim.SGD has it
+        return optax.trace(c.momentum, c.nesterov)
+    if name in ("adam", "adamw"):  # Kingma & Ba 2015, arXiv 1412.6980; Loshchilov & Hutter 2019, arXiv 1711.05101
+        return optax.scale_by_adam(c.beta1, c.beta2, c.eps)
+    if name == "lion":  # Chen et al. 2023, arXiv 2302.06675
+        return optax.scale_by_lion(c.beta1, c.lion_beta2)
+    if name == "muon":
+        return scale_by_muon(c.muon_momentum)
+    raise ValueError(f"optimizer {name}")
 
 
 def optimizer(
@@ -208,8 +182,8 @@ class Optimizer:
         self.config, self.steps_per_epoch, self.table = config, steps_per_epoch, table
         self.learning_rate = learning_rate(config, steps, steps_per_epoch)
         self.momentum = None
-        if config.schedule == "one_cycle" and config.cycle_momentum:
-            self.momentum = cycled_momentum(config, steps)
+        if config.schedule == "one_cycle" and config.cycle_momentum:  # of beta1 or the momentum, opposite to the rate
+            self.momentum = one_cycle(steps, config.pct_start, MOST_MOMENTUM, LEAST_MOMENTUM, MOST_MOMENTUM)
         self.release = round(config.freeze_epochs * steps_per_epoch)  # the first step at which all parameters train
 
     def init(self, params: Any) -> OptimizerState:
@@ -274,14 +248,12 @@ class Optimizer:
     def directions(
         self, gradients: Arrays, moments: Tree, step: Array, table: Mapping[str, Parameter]
     ) -> tuple[Arrays, Tree]:
-        """The direction of each parameter by its rule: step int32 [] -> ({name: array}, the new moments). Parameters
-        that were frozen at first count their steps from their release.
-        """
+        """Directions by rule: step int32 [] -> ({name: array}, new moments); of what was frozen from its release."""
         c, kernels, late = self.config, muon_kernels(self.config, table), frozen_at_first(self.config, table)
         if self.momentum:
             beta: Any = self.momentum(step).astype(next(iter(gradients.values())).dtype)
             c = replace(c, beta1=beta, momentum=beta, muon_momentum=beta)
-        rule, rule_of_others = RULES[c.name](c), RULES[optimizer_of_others(c)](c)
+        rule, rule_of_others = rule_of(c.name, c), rule_of(optimizer_of_others(c), c)
         groups = (
             (rule, kernels, step),
             (rule_of_others, gradients.keys() - kernels - late, step),

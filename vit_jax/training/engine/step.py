@@ -23,7 +23,7 @@ from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, unflatten
 from ...files.metrics import RESERVED_METRICS
 from ...machine.division import find_division
-from ...machine.hosts.group import ALONE, Hosts
+from ...machine.hosts import ALONE, Hosts
 from ...machine.numerics import random_key
 from ...machine.targets import HERE, Target
 from ...models.attention import Attention, AttentionPool, why_plain
@@ -32,10 +32,8 @@ from ...models.state import merge
 from ...tasks.base import Batch, Task
 from .devices import Devices
 from .evaluator import rows_of, with_frozen_arrays
-from .kernels import FewKernels, Kernels, cast_together
-from .lora import Lora
 from .optim import Optimizer, OptimizerState
-from .shards import Shards
+from .parameters import FewKernels, Kernels, Lora, Shards, cast_together
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema"], meta_fields=[])
@@ -57,10 +55,7 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
 
 @dataclass(eq=False)
 class Step:
-    """A training step as a pure function of a run's state, a batch and the seed.
-
-    `define` gives the network's definition for a `lowering`, as `models.build.definition` does.
-    """
+    """A training step as a pure function of state, batch and seed; `define` gives the network for a `lowering`."""
 
     run: RunConfig
     define: Callable[..., Any]
@@ -77,7 +72,8 @@ class Step:
         self.lowering, self.shards = of_training(run, self.target), None
         if run.fsdp > 1:
             half = run.compute_dtype == "bfloat16" and not self.lowering.rounds
-            self.shards = Shards(self.devices, self.parameter_shapes(), half)
+            parameters = flatten(self.state_shapes().parameters)
+            self.shards = Shards(self.devices, {name: x.shape for name, x in parameters.items()}, half)
             self.lowering = replace(self.lowering, gather=self.shards.gather_block)
         self.definition = self.define(lowering=self.lowering)
         self.kernels = FewKernels(self.devices) if self.devices.target.platform == "gpu" else Kernels()
@@ -100,10 +96,6 @@ class Step:
         """The shapes of a state's arrays."""
         return jax.eval_shape(self.initial_state, self.network_shapes())
 
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """{dotted name: shape} of a state's parameters."""
-        return {name: x.shape for name, x in flatten(self.state_shapes().parameters).items()}
-
     def merged_kernels(self, parameters: Tree) -> Tree:
         """The kernels that LoRA adapts, with its factors merged into them, split as all kernels are."""
         kernels = self.lora.merged_kernels(parameters) if self.lora else {}
@@ -119,9 +111,7 @@ class Step:
         frozen_arrays: Tree,
         votes: Array | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
-        """Do `jit_step` for several batches, one after the other: seed int32 [], votes bool [hosts, k] -> (the last
-        state, metrics {name: [n]}).
-        """
+        """`jit_step` for several batches: seed int32 [], votes int32 [devices, k] -> (last state, {metric: [n]})."""
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *batches)
         state, metrics = jax.lax.scan(
             lambda state, batch: self.jit_step(state, batch, seed, frozen_arrays), state, stacked
@@ -161,9 +151,7 @@ class Step:
         )(frozen_arrays, state.parameters, batch, keys)
 
     def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen_arrays: Tree) -> Batch:
-        """The batch after `Task.prepare`, cut for the devices: batch [B, ...] -> {name: [devices, B / devices,
-        ...]}.
-        """
+        """The batch after `Task.prepare`, cut for the devices: [B, ...] -> {name: [devices, B / devices, ...]}."""
         keys = example_keys(seed, step[0], jnp.arange(rows_of(batch)))
         task = with_frozen_arrays(self.task, jax.tree.map(lambda x: x[0], frozen_arrays))
         batch = task.prepare(batch, keys)

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...errors import USER, UserError
-from ...files.terminal import printable
+from ..errors import USER, UserError
+from ..files.terminal import printable
 
 PING = 1.0  # seconds
 SILENT = 11.0  # seconds without a word after which a process counts as lost
@@ -71,8 +71,6 @@ class Watch:
         """This process has done a step, or, where that is None, something else that takes its time."""
         self.moves, self.since = self.moves + 1, time.monotonic()
         self.step = self.step if step is None else step
-
-    # Beginning.
 
     def gather(
         self, port: int, count: int, seconds: float, announce: Callable[[int], None] = lambda port: None
@@ -157,10 +155,7 @@ class Watch:
         """Tell the others from now on that this process lives, and notice who does not."""
         threading.Thread(target=self._tick, daemon=True).start()
 
-    # While the processes work.
-
     def _read(self, peer: Peer, reader: Any) -> None:
-        """Hear a peer until its connection ends."""
         with contextlib.suppress(OSError, ValueError):
             while line := reader.readline(LONGEST):
                 self._hear(peer, json.loads(line))
@@ -238,8 +233,6 @@ class Watch:
             print("vit-jax: error: " + self.fault, file=sys.stderr, flush=True)
         self.exit(USER)
 
-    # Ending.
-
     def wait_for_fault(self, seconds: float) -> str:
         """`fault`, for which it waits so long if there is none yet."""
         with self.changed:
@@ -261,7 +254,6 @@ class Watch:
 
 
 def _listening(port: int) -> socket.socket:
-    """A socket that listens at a port, of IPv6 and IPv4 where it can. Raises UserError."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):  # IPv6 may be switched off
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...errors import BUG, CHECK, USER, CheckFailed, Interrupted, UserError, as_user_error
-from .place import find_gpus, read_place
+from ..errors import BUG, CHECK, USER, CheckFailed, Interrupted, UserError, as_user_error
+from .launchers import find_gpus, read_place
 from .watch import GRACE, Watch
 
 ANSWER = 120.0  # seconds in which process 0 has to answer, and all others to come
@@ -28,10 +28,7 @@ SHOWN = 3
 
 
 class Hosts:
-    """The processes of a run, "hosts", of which this is number `index`. Process 0 is the one that owns its folder.
-
-    With a `count` of 1 there is only this process, and all methods return at once.
-    """
+    """The processes of a run; this is number `index`, and 0 owns its folder. Of a `count` of 1 no method waits."""
 
     def __init__(self, index: int = 0, count: int = 1, client: Any = None, watch: Watch | None = None):
         self.index, self.count, self._client, self.watch = index, count, client, watch
@@ -115,14 +112,11 @@ def differing(found: list[dict[str, Any]]) -> str:
     for index, theirs in enumerate(found):
         names = [n for n in {**found[0], **theirs} if theirs.get(n) != found[0].get(n)]
         if names:
-            listed = [f"{n} {_read_value(theirs, n)}, host 0 {_read_value(found[0], n)}" for n in names[:SHOWN]]
+            both = ((n, str(theirs.get(n, "none")), str(found[0].get(n, "none"))) for n in names[:SHOWN])
+            listed = [f"{n} {its:.80}, host 0 {first:.80}" for n, its, first in both]
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             return f"hosts differ: host {index} has {'; '.join(listed)}{more}; make them the same on all hosts"
     return ""
-
-
-def _read_value(values: Mapping[str, Any], name: str) -> str:
-    return str(values[name])[:80] if name in values else "none"
 
 
 def _from_bytes(value: Any) -> Any:
@@ -198,14 +192,14 @@ def _leave(watch: Watch, error: BaseException) -> None:
 
 
 def _begin(text: str, stall_minutes: float) -> Hosts:
-    """Join the processes that `--hosts` names. Raises UserError."""
     import jax
 
     if jax.distributed.is_initialized():
         return _join_initialized(text, stall_minutes)
     place, gpus = read_place(text), find_gpus()
     if place.count == 1:
-        _choose_gpus(gpus)
+        for vendor in ("cuda", "rocm") if gpus is not None else ():  # as jax.distributed.initialize does
+            jax.config.update(f"jax_{vendor}_visible_devices", ",".join(map(str, gpus or ())))
         return Hosts()
     watch = Watch(place.index, stall_minutes)
     with _telling(watch):
@@ -270,7 +264,6 @@ def _telling(watch: Watch) -> Iterator[None]:
 
 
 def _join_group(watch: Watch, count: int) -> Hosts:
-    """The processes that have come together."""
     # The client of jax's service, which keeps values and has barriers. Its name is private, as jax makes public only
     # jax.distributed.initialize, is_initialized and shutdown; what jax.experimental.multihost_utils offers in its
     # place (broadcast_one_to_all, sync_global_devices) computes on devices, which must not start before all processes
@@ -280,14 +273,6 @@ def _join_group(watch: Watch, count: int) -> Hosts:
     watch.begin()
     atexit.register(watch.leave, {"done": 1})
     return Hosts(watch.index, count, distributed.global_state.client, watch)
-
-
-def _choose_gpus(gpus: list[int] | None) -> None:
-    """Let jax see these GPUs only, as jax.distributed.initialize does; None: all."""
-    import jax
-
-    for vendor in ("cuda", "rocm") if gpus is not None else ():
-        jax.config.update(f"jax_{vendor}_visible_devices", ",".join(map(str, gpus or ())))
 
 
 def _check_name(address: str) -> None:
