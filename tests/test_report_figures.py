@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attention, draw_words, rollout, to_patches
-from vit_jax.figures.classification import draw_confusion, draw_per_class, draw_wrong
 from vit_jax.figures.curves import draw_curves, smooth
 from vit_jax.figures.figure import BLUE, GREEN, ORANGE
 from vit_jax.figures.gallery import draw_gallery
 from vit_jax.figures.patches import draw_patches, draw_positions, image_patches, similarity, tile
+from vit_jax.figures.results import draw_confusion, draw_per_class, draw_wrong
 from vit_jax.files.output import shorten
 
 

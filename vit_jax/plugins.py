@@ -135,6 +135,8 @@ CAPABILITIES: Table[Any] = Table(
 READERS = {"vectors": Plugin("vit_jax.extras.vectors.vectors:vectors_in")}
 # What makes source and target of a text alone, by `data.corrupt`.
 CORRUPTIONS = {"spans": Plugin("vit_jax.extras.denoise.spans:corruption_of")}
+# What draws a figure of a run anew from what a hook has kept of it, by the figure's name.
+REDRAWN = {"confusion": Plugin("vit_jax.extras.report.keep:kept_confusion")}
 SOURCES: Table[Any] = Table(
     "source",
     "sources",

@@ -82,7 +82,7 @@ def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.P
 
 def draw(found: Comparison, path: str | os.PathLike[str] | None) -> None:
     """Draw the curves of a comparison."""
-    from ..figures.comparison import draw_comparison
+    from ..figures.curves import draw_comparison
 
     panels = {title: curves(found, *where) for title, where in panels_of(found).items()}
     fields = found.fields

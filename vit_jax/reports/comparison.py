@@ -22,7 +22,7 @@ from ..runs.values import flat
 from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
-    from ..figures.comparison import Series
+    from ..figures.curves import Series
 
 T = TypeVar("T")
 # Runs by name, or by the summary that `train` returns.
@@ -315,7 +315,7 @@ def _series(points: list[dict[int, tuple[float, float]]]) -> Series | None:
     """The mean and spread of runs at the steps that all of them have, or of one run its curve; None without any."""
     import numpy as np
 
-    from ..figures.comparison import Series
+    from ..figures.curves import Series
 
     known = [each for each in points if each]
     if not known:

@@ -11,7 +11,7 @@ import numpy as np
 from ..config.hints import nearest
 from ..config.run import RunConfig
 from ..errors import UserError
-from ..files.strict_json import parse
+from ..plugins import REDRAWN
 from .compare import draw
 from .comparison import Named, gather, listed
 
@@ -49,8 +49,8 @@ def figure(*names: Named, name: str = "", dir: str | os.PathLike[str] = "runs") 
         )
     if (name or "curves") == "curves":
         return drawn(draw_curves_of, member.run, member.rows, None, member.metric, member.best.get("step"))
-    if name == "confusion" and (plots / "classes.json").is_file():
-        return drawn(_draw_confusion, plots / "classes.json")
+    if name in REDRAWN and (redraw := REDRAWN[name].load()(plots)):
+        return drawn(redraw)
     return drawn(_draw_picture, plots / f"{name}.png")
 
 
@@ -68,16 +68,6 @@ def draw_curves_of(
     more += [f"focal {run.loss.focal:g}"] if run.loss.focal else []
     more += ["with a teacher"] if run.teacher else []
     draw_curves(rows, path, ", ".join(more), metric, best)
-
-
-def _draw_confusion(file: Path) -> None:
-    from ..figures.classification import draw_confusion
-
-    kept = parse(file.read_bytes())
-    confusion = np.zeros((len(kept["names"]),) * 2, int)
-    rows, columns, counts = np.array(kept["confusion"], int).reshape(-1, 3).T
-    confusion[rows, columns] = counts
-    draw_confusion(confusion, kept["names"], None, kept["about"])
 
 
 def _draw_picture(file: Path) -> None:

@@ -141,13 +141,15 @@ def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str
         caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
     data = s.setup.dataset
     network = merge(s.setup.evaluator.definition, parameters)
-    sample = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
+    sample, parts = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
+    s.hooks.each("drawn", s.folder.plots, parts)
     if result is not None:
         measured = f"test split, {caption}"
-        task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, measured)
+        _, parts = task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, measured)
+        s.hooks.each("drawn", s.folder.plots, parts)
     for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
-            each.draw(task, network, data, result, s.folder.plots, caption)
+            s.hooks.each("drawn", s.folder.plots, each.draw(task, network, data, result, s.folder.plots, caption))
     return sample
 
 

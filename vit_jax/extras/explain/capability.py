@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ...config.fields import option
 from ...errors import Field, UserError
+from ...figures.parts import Sections
 from ...plugins import Plugin
 from ...tasks.capability import Capability
 from .methods import BATCH, IMAGES, SUFFIXES, TEXTS
@@ -87,10 +88,11 @@ class Explain(Capability):
         yield "written", ", ".join(found.write(options.explain_to, caption))
 
     @classmethod
-    def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
-        """Keep for report.html what counted in the worst images, or in the first for each word."""
-        if kind := _of(KINDS, task.predictor):
-            kind.load().draw(task, network, data, result, plots, caption)
+    def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> Sequence[Sections]:
+        """What counted in the worst images, or in the first for each word."""
+        kind = _of(KINDS, task.predictor)
+        sections = kind.load().draw(task, network, data, result, plots, caption) if kind else None
+        return () if sections is None else [Sections(sections, "explanations")]
 
 
 def _of(table: Mapping[str, Any], predictor: type) -> Any:

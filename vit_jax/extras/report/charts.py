@@ -18,8 +18,7 @@ from bokeh.palettes import Blues256
 from bokeh.plotting import figure
 from bokeh.transform import linear_cmap
 
-from ...figures.comparison import COLORS, LINES
-from ...figures.curves import smooth
+from ...figures.curves import COLORS, LINES, smooth
 
 POINTS = 600  # a screen has not many more columns
 LABELS = 24

@@ -20,7 +20,7 @@ from ...data.captions.split import Captions
 from ...data.eval_data import Other
 from ...data.images.preprocess import Preprocess
 from ...figures.attention import draw_words
-from ...figures.report_data import keep_attention
+from ...figures.parts import Attention, Part
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
@@ -106,15 +106,18 @@ class Caption(Captioning):
 
     def draw_result(
         self, split: Captions, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """The images with the worst captions, by chrF; of several references the most alike counts."""
         said = [self.target.decode(row) for row in result.predicted]
         references = split.references or [(self.target.decode(row),) for row in split.target]
         wrong = worst(map(split.name, range(len(split))), references, said, cased=False)
-        draw_worst(lambda numbers: visible(split.take(numbers)), wrong, len(split), folder / "worst.png", caption)
-        return summarise_worst(wrong, len(split), "worst.png")
+        images, file = (lambda numbers: visible(split.take(numbers))), folder / "worst.png"
+        shown = draw_worst(images, wrong, len(split), file, caption)
+        return summarise_worst(wrong, len(split), file.name), [shown]
 
-    def pictures(self, network: Captioner, data: CaptionedImages, plots: Path, samples: Path, caption: str) -> str:
+    def pictures(
+        self, network: Captioner, data: CaptionedImages, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
         """Write sample images, and the cross-attention on them, word by word: drawn of the first, kept of all."""
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(SAMPLES, len(split))))
@@ -127,5 +130,4 @@ class Caption(Captioning):
             examples.append({**shown, "weights": maps.reshape(*maps.shape[:3], -1)})
             if len(examples) == 1:
                 draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
-        keep_attention(plots, caption, examples)
-        return f"{samples.name}/{saved[0]}" if saved else ""
+        return f"{samples.name}/{saved[0]}" if saved else "", [Attention(caption, examples)]

@@ -25,6 +25,7 @@ from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split
 from ...data.images.stream import Length, open_stream, stream_in
 from ...errors import UserError
+from ...figures.parts import Part
 from ...files.output import digits
 from ...files.terminal import printable
 from ...models.layers import fold
@@ -233,22 +234,24 @@ class Classify(Task):
 
     def draw_result(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """The figures of its kind."""
-        return self.kind.draw_result(split, result, folder, caption)
+        return (), self.kind.draw_result(split, result, folder, caption)
 
-    def pictures(self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str) -> str:
+    def pictures(
+        self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
         """Write sample images with several labels, and figures of patches, position embeddings and attention."""
         split = data.splits.get("test") or data.splits.get("validation") or data.splits["train"]
         if not hasattr(split, "images"):  # batches of an iterator, which are gone
-            return ""
+            return "", ()
         labels = labels_of(data.outputs)
         chosen = of_several_classes(labels.groups(split.labels), SAMPLES)
         images, truth = split.take(chosen), [labels.words(each, data.outputs) for each in split.labels[chosen]]
         saved = save_samples(samples, images, truth, data.preprocess.range)
         found = captured(network, self.images({"image": images}, network.dtype), ("logits", "attention"))
-        draw_inside(network, images, found, plots, caption, truth, self.kind)
-        return f"{samples.name}/{saved[0]}" if saved else ""
+        inside = draw_inside(network, images, found, plots, caption, truth, self.kind)
+        return f"{samples.name}/{saved[0]}" if saved else "", inside
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
 from ...figures.attention import draw_cross_attention
-from ...figures.report_data import keep_attention
+from ...figures.parts import Attention, Part
 from ...files.terminal import printable
 from ...machine.libraries import require
 from ...models.state import merge, split_model
@@ -165,16 +165,18 @@ class Translate(Translation):
 
     def draw_result(
         self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """The worst translations, by chrF, as a file of text."""
         columns = zip(*self.table(split, result, metadata)[1], strict=True)
         source, truth, said = (list(map(str, column)) for column in columns)
         names, references = map(split.name, range(len(split))), [(text,) for text in split.references or truth]
         wrong = worst(names, references, said, self.target.cased)
-        write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
-        return summarise_worst(wrong, len(split), "worst.txt")
+        shown = write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
+        return summarise_worst(wrong, len(split), "worst.txt"), [shown]
 
-    def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
+    def pictures(
+        self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
         """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first."""
         shown = data.splits.get("test") or data.splits["train"]
         few = shown.subset(np.arange(min(SAMPLES, len(shown))))  # all of a split may be larger than memory
@@ -194,9 +196,8 @@ class Translate(Translation):
             examples.append({"title": text, "queries": queries, "keys": keys, "weights": weights})
         first, file = examples[0], plots / "cross-attention.png"
         draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
-        keep_attention(plots, caption, examples)
         read_first = self.source.decode(self.source.encode(self.prefix)).strip() if self.prefix else ""
-        return sources[0].removeprefix(read_first).strip()
+        return sources[0].removeprefix(read_first).strip(), [Attention(caption, examples)]
 
 
 def has_scorer() -> bool:

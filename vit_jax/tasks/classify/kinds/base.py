@@ -17,6 +17,7 @@ from jax import Array
 
 from ....config.outputs import UNSTATED, Outputs
 from ....config.run import LossConfig, RunConfig
+from ....figures.parts import Part
 from ....files.output import shorten
 from ....files.terminal import printable
 from ...base import Batch, Evaluation
@@ -126,8 +127,8 @@ class Kind:
         """(names of columns, a row for each image): the truth and what is predicted."""
         raise NotImplementedError
 
-    def draw_result(self, split: Any, result: Any, folder: Path, caption: str) -> tuple[str, ...]:
-        """Write figures on a result into a folder; returns lines to print."""
+    def draw_result(self, split: Any, result: Any, folder: Path, caption: str) -> Sequence[Part]:
+        """Write figures on a result into a folder; returns what they show."""
         return ()
 
     def worst(self, split: Any, result: Any, most: int) -> list[tuple[int, int, str]]:

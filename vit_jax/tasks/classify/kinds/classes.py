@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,14 +17,13 @@ from jax import Array
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....data.images.config import ImageData
-from ....figures.report_data import keep_sections
+from ....figures.parts import Part, Sections
 from ....scores.classes import no_numbers, rank_classes
 from ....scores.suspects import suspect_classes
 from ....scores.temperature import class_loss, class_temperature
 from ...base import Batch, with_scores
 from ..balance import class_weights, log_prior, remark_on_sizes
-from ..draw import draw_result, most_confident
-from ..draw_sections import suspects_section, trust_section
+from ..draw import draw_classes, most_confident, suspects_section, trust_section
 from ..score import Classified, score
 from ..trust import Calibration, Trust
 from .base import Kind, Said, named
@@ -197,17 +196,16 @@ class ClassKind(Kind):
         )
         return ("file", "true", "predicted", "probability"), rows
 
-    def draw_result(self, split: Any, result: Classified, folder: Path, caption: str) -> tuple[str, ...]:
+    def draw_result(self, split: Any, result: Classified, folder: Path, caption: str) -> Sequence[Part]:
         """The confusion matrix, scores of each class, mistakes, reliability, and labels that may be wrong."""
-        draw_result(split, result, self.outputs.names, folder, caption)
+        classes = draw_classes(split, result, self.outputs.names, folder, caption)
         sections = trust_section(result.trust, folder, "share that is right", caption)
         if (found := result.suspects) is not None:
             given, guesses = (
                 [self.outputs.names[k] for k in each] for each in (split.labels[found.images], found.guesses)
             )
             sections += suspects_section(split, found, given, guesses, folder, caption)
-        keep_sections(folder, sections)
-        return ()
+        return classes, Sections(sections)
 
     def worst(self, split: Any, result: Classified, most: int) -> list[tuple[int, int, str]]:
         """Of the most confident mistakes the predicted class and the true one."""

@@ -14,14 +14,14 @@ from jax import Array
 
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
-from ....figures.report_data import keep_sections
+from ....figures.parts import Part, Sections
 from ....scores.classes import no_numbers
 from ....scores.labels import DEFAULT, FEWEST, choose_thresholds, over, score_labels
 from ....scores.suspects import Suspects, join_suspects, suspect_labels
 from ....scores.temperature import set_loss, set_temperature
 from ...base import Batch, Evaluation, with_scores
 from ..balance import label_weights, remark_on_sizes
-from ..draw_sections import label_sections, suspects_section, trust_section, worst_labels
+from ..draw import label_sections, suspects_section, trust_section, worst_labels
 from ..trust import Calibration, Trust
 from .base import Kind, Said, named
 from .classes import binary_losses, positive
@@ -136,7 +136,7 @@ class SetKind(Kind):
         )
         return ("file", "label", "true", "probability"), rows
 
-    def draw_result(self, split: Any, result: Labelled, folder: Path, caption: str) -> tuple[str, ...]:
+    def draw_result(self, split: Any, result: Labelled, folder: Path, caption: str) -> Sequence[Part]:
         """Scores of each label, mistakes, reliability, and labels that may be wrong."""
         names = self.outputs.names
         sections = label_sections(split, result, names, self.thresholds, folder, caption)
@@ -146,8 +146,7 @@ class SetKind(Kind):
             given = [f"{names[k]}: {THERE[1 - guess]}" for k, guess in zip(labels, found.guesses, strict=True)]
             seems = [THERE[guess] for guess in found.guesses]
             sections += suspects_section(split, found, given, seems, folder, caption)
-        keep_sections(folder, sections)
-        return ()
+        return [Sections(sections)]
 
     def worst(self, split: Any, result: Labelled, most: int) -> list[tuple[int, int, str]]:
         """Of the most confident mistakes the label."""

@@ -15,10 +15,10 @@ from jax import Array
 from ....config.outputs import Outputs
 from ....config.run import RunConfig
 from ....errors import Field, UserError
-from ....figures.report_data import keep_sections
+from ....figures.parts import Part, Sections
 from ....scores.numbers import score_numbers
 from ...base import Batch, Evaluation, with_scores
-from ..draw_sections import Plain, number_sections, worst_numbers
+from ..draw import Plain, number_sections, worst_numbers
 from .base import Kind, Said, named
 
 
@@ -84,13 +84,11 @@ class NumberKind(Kind):
         )
         return ("file", "output", "true", "predicted"), rows
 
-    def draw_result(self, split: Any, result: Estimated, folder: Path, caption: str) -> tuple[str, ...]:
+    def draw_result(self, split: Any, result: Estimated, folder: Path, caption: str) -> Sequence[Part]:
         """Predictions over the truth, and the largest errors."""
         known = bool(self.outputs.std)
         plain = Plain(self.mean, self.std, "training") if known else Plain.of(split.labels)
-        sections = number_sections(split, result, self.outputs.names, plain, folder, caption)
-        keep_sections(folder, sections)
-        return ()
+        return [Sections(number_sections(split, result, self.outputs.names, plain, folder, caption))]
 
     def worst(self, split: Any, result: Estimated, most: int) -> list[tuple[int, int, str]]:
         """Of the images with the largest errors the number that is worst."""
