@@ -88,7 +88,13 @@ class TaskSpec:
 
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for member, purpose in () if abstract else _TO_WRITE.items():
+        if not abstract:
+            cls.check_members()
+
+    @classmethod
+    def check_members(cls) -> None:
+        """Raise TypeError where it lacks what a subclass has to define."""
+        for member, purpose in _TO_WRITE.items():
             if not hasattr(cls, member):
                 raise TypeError(f"{cls.__name__} lacks {member}: {purpose}; define it in the class")
 

@@ -23,6 +23,7 @@ TASKS: Table[type[TaskSpec]] = Table(
         "distil": Plugin("vit_jax.tasks.distil.spec:DistilSpec"),
         "classify-resnet": Plugin("vit_jax.tasks.classify.spec:ClassifyResNetSpec"),
     },
+    base=TaskSpec,
 )
 
 
