@@ -18,7 +18,7 @@ import vit_jax
 from vit_jax.errors import UserError
 from vit_jax.extras.report import hook
 from vit_jax.files.shown import html_table
-from vit_jax.tasks.classify.kinds.classes import ClassKind
+from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.score import score_of
 from vit_jax.training import finish
 from vit_jax.training.progress import HIDDEN, Progress, show_figures, telling

@@ -9,7 +9,7 @@ from ..augmentation.config import ImageAugment
 from ..config.run import LossConfig, OptimConfig, RunConfig
 from ..data.images.config import ImageData
 from ..models.vit_config import ViTConfig
-from ..tasks.distil.spec import DistilLoss
+from ..tasks.classify.distil_spec import DistilLoss
 from .entry import FEW_EPOCHS, Preset
 
 # For type checkers: the names of presets whose network is a ViT, and what they are.

@@ -15,7 +15,7 @@ from ...errors import Field, UserError
 from ...figures.parts import Section
 from ...machine.targets import HERE
 from ...tasks.classify.draw import visible
-from ...tasks.classify.kinds.base import Kind
+from ...tasks.classify.kind import Kind
 from ...tasks.classify.use import Classifier
 from ...tasks.predictor import check_positive
 from .drawing import KEY, overlaid

@@ -16,7 +16,7 @@ from ...machine.division import check_shares
 from ...machine.mfu import most_examples
 from ...machine.numerics import fixed_settings
 from ...machine.targets import HERE, Target
-from ...tasks.stand_in import Shape, rows_of
+from ...tasks.spec import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.setup import parameter_dtype
 from ...weights.teacher import open_teacher

@@ -7,7 +7,7 @@ from ...config.run import RunConfig
 from ...errors import Field, UserError
 from ...models.captioner_config import CaptionerConfig
 from ...tasks.caption.spec import CaptioningSpec, stand_in_captions
-from ...tasks.stand_in import Shape, StandIn
+from ...tasks.spec import Shape, StandIn
 from ...tasks.translate.spec import check_decoder, check_network
 from .config import FeatureData
 

@@ -16,8 +16,7 @@ from ...data.texts.config import is_side, numbered_words, size_of_side
 from ...errors import Field, UserError
 from ...models.captioner_config import CaptionerConfig
 from ..image_spec import ImageSpec, check_images
-from ..spec import MetadataEntry, TaskSpec
-from ..stand_in import Shape, StandIn, check_length, vocabulary_of, with_sizes
+from ..spec import MetadataEntry, Shape, StandIn, TaskSpec, check_length, vocabulary_of, with_sizes
 from ..translate.spec import check_decoder, check_network, check_tokenizer
 
 

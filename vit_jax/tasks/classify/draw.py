@@ -20,9 +20,8 @@ from ...files.output import shorten, write_csv
 from ...models.vit import ViT, fixed_positions
 from ...models.vit_config import ViTConfig
 from ...scores.suspects import Suspects
-from .kinds.base import Kind
-from .score import Classified
-from .trust import Trust
+from .kind import Kind
+from .score import Classified, Trust
 
 WIDE = 22  # letters of a name above an image
 

@@ -1,4 +1,4 @@
-"""Images to one of K classes, to a set of K labels, or to K numbers: what differs by kind is in kinds/."""
+"""Images to one of K classes, to a set of K labels, or to K numbers: what differs by kind is in a file each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
 from ...data.base import Given
 from ...data.eval_data import Other, open_other_images
-from ...data.images.config import ImageData
+from ...data.images.config import ImageData, numbered_classes
 from ...data.images.labels import labels_of
 from ...data.images.open import open_images
 from ...data.images.preprocess import Preprocess
@@ -34,16 +34,19 @@ from ...models.vit_config import ViTConfig
 from ..base import Batch, Evaluation, Task
 from ..predictor import Answer, Predictor
 from ..table import task_spec
+from .classes import ClassKind
 from .draw import draw_inside, of_several_classes, save_samples
-from .kinds.base import Kind
-from .kinds.classes import ClassKind
-from .kinds.table import KINDS, kind_of
+from .kind import Kind
+from .label_sets import SetKind
+from .numbers import NumberKind
 from .score import Classified, score_of
 from .spec import ClassifySpec, TellsClasses
 from .use import Classifier, ResNetClassifier, captured
 
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
 SAMPLES = 4
+# The kinds, by the names that config/outputs.py gives them.
+KINDS: dict[str, type[Kind]] = {"class": ClassKind, "set": SetKind, "number": NumberKind}
 
 
 @dataclass(frozen=True)
@@ -284,3 +287,15 @@ class ClassifyResNet(Classify):
     """The task `classify-resnet`: `classify` with a network that has no attention to be drawn."""
 
     predictor: ClassVar[type[Predictor]] = ResNetClassifier
+
+
+def kind_of(
+    outputs: Outputs, count: int, loss: LossConfig | None = None, metadata: Mapping[str, Any] | None = None
+) -> Kind:
+    """The kind of so many outputs: several of which nothing is stated are classes; those without names have numbers."""
+    if not outputs.kind and count > 1:
+        outputs = replace(outputs, kind="class")
+    if outputs.kind in KINDS and not outputs.names:
+        outputs = replace(outputs, names=tuple(numbered_classes(count)))
+    weights, log_prior = (tuple((metadata or {}).get(name, ())) for name in ("loss_weights", "log_prior"))
+    return KINDS.get(outputs.kind, Kind)(outputs, loss or LossConfig(), weights, log_prior)

@@ -14,8 +14,7 @@ from ...data.texts.config import LEAST, TEXTS, SentenceData, is_side, numbered_w
 from ...errors import Field, UserError, fields_inside
 from ...files.lines import quote
 from ...models.transformer_config import TransformerConfig
-from ..spec import MetadataEntry, TaskSpec
-from ..stand_in import StandIn, check_length, vocabulary_of, with_sizes
+from ..spec import MetadataEntry, StandIn, TaskSpec, check_length, vocabulary_of, with_sizes
 
 USUAL_LENGTH = 512  # tokens of a text, of networks without a limit: as long as T5 was trained with
 

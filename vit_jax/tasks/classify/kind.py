@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array
 
-from ....config.outputs import UNSTATED, Outputs
-from ....config.run import LossConfig, RunConfig
-from ....figures.parts import Part
-from ....files.output import shorten
-from ....files.terminal import printable
-from ...base import Batch, Evaluation
-from ..trust import Calibration
+from ...config.outputs import UNSTATED, Outputs
+from ...config.run import LossConfig, RunConfig
+from ...figures.parts import Part
+from ...files.output import shorten
+from ...files.terminal import printable
+from ..base import Batch, Evaluation
+from .score import Calibration
 
 SHOWN = 3
 PROBABILITY = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")

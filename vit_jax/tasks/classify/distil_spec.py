@@ -13,8 +13,8 @@ from ...config.run import LossConfig, RunConfig
 from ...data.images.config import other_classes
 from ...errors import Field, UserError
 from ...models.vit_config import ViTConfig
-from ..classify.spec import ClassifySpec, TellsClasses
 from ..image_spec import show_value
+from .spec import ClassifySpec, TellsClasses
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DistilLoss(LossConfig):
 class DistilSpec(ClassifySpec):
     """Classification learnt from labels and from a teacher at once, by a ViT with two heads."""
 
-    computes = "vit_jax.tasks.distil.learn:Distil"
+    computes = "vit_jax.tasks.classify.distil:Distil"
     loss = DistilLoss
     has_teacher = True
 

@@ -14,19 +14,18 @@ import numpy as np
 import optax
 from jax import Array
 
-from ....config.outputs import Outputs
-from ....config.run import RunConfig
-from ....data.images.config import ImageData
-from ....figures.parts import Part, Sections
-from ....scores.classes import no_numbers, rank_classes
-from ....scores.suspects import suspect_classes
-from ....scores.temperature import class_loss, class_temperature
-from ...base import Batch, with_scores
-from ..balance import class_weights, log_prior, remark_on_sizes
-from ..draw import draw_classes, most_confident, suspects_section, trust_section
-from ..score import Classified, score
-from ..trust import Calibration, Trust
-from .base import Kind, Said, named
+from ...config.outputs import Outputs
+from ...config.run import RunConfig
+from ...data.images.config import ImageData
+from ...figures.parts import Part, Sections
+from ...scores.classes import no_numbers, rank_classes
+from ...scores.suspects import suspect_classes
+from ...scores.temperature import class_loss, class_temperature
+from ..base import Batch, with_scores
+from .balance import class_weights, log_prior, remark_on_sizes
+from .draw import draw_classes, most_confident, suspects_section, trust_section
+from .kind import Kind, Said, named
+from .score import Calibration, Classified, Trust, score
 
 
 @dataclass(frozen=True)

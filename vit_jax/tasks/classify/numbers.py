@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ....config.outputs import Outputs
-from ....config.run import RunConfig
-from ....errors import Field, UserError
-from ....figures.parts import Part, Sections
-from ....scores.numbers import score_numbers
-from ...base import Batch, Evaluation, with_scores
-from ..draw import Plain, number_sections, worst_numbers
-from .base import Kind, Said, named
+from ...config.outputs import Outputs
+from ...config.run import RunConfig
+from ...errors import Field, UserError
+from ...figures.parts import Part, Sections
+from ...scores.numbers import score_numbers
+from ..base import Batch, Evaluation, with_scores
+from .draw import Plain, number_sections, worst_numbers
+from .kind import Kind, Said, named
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ....config.outputs import Outputs
-from ....config.run import RunConfig
-from ....figures.parts import Part, Sections
-from ....scores.classes import no_numbers
-from ....scores.labels import DEFAULT, FEWEST, choose_thresholds, over, score_labels
-from ....scores.suspects import Suspects, join_suspects, suspect_labels
-from ....scores.temperature import set_loss, set_temperature
-from ...base import Batch, Evaluation, with_scores
-from ..balance import label_weights, remark_on_sizes
-from ..draw import label_sections, suspects_section, trust_section, worst_labels
-from ..trust import Calibration, Trust
-from .base import Kind, Said, named
+from ...config.outputs import Outputs
+from ...config.run import RunConfig
+from ...figures.parts import Part, Sections
+from ...scores.classes import no_numbers
+from ...scores.labels import DEFAULT, FEWEST, choose_thresholds, over, score_labels
+from ...scores.suspects import Suspects, join_suspects, suspect_labels
+from ...scores.temperature import set_loss, set_temperature
+from ..base import Batch, Evaluation, with_scores
+from .balance import label_weights, remark_on_sizes
 from .classes import binary_losses, positive
+from .draw import label_sections, suspects_section, trust_section, worst_labels
+from .kind import Kind, Said, named
+from .score import Calibration, Trust
 
 THERE = "not there", "there"
 
