@@ -20,7 +20,7 @@ from ..decode.search import generate
 from ..errors import Field, UserError
 from ..files.terminal import printable
 from ..machine import backend
-from ..machine.numerics import random_key
+from ..machine.numerics import random_key, with_fixed_settings
 from ..models.state import merge, split_model
 from ..text.ids import Ids
 from ..text.tokenizer import Tokenizer
@@ -165,6 +165,23 @@ class Writer(Predictor):
         several, one = writer.as_list(inputs)
         texts = [text for first, some in batches(several, batch) for text in writer.write(some, first)]
         return texts[0] if one else texts
+
+    @with_fixed_settings
+    def explain(self, inputs: Any, method: str = "ig", class_name: str = "", steps: int = 16, batch: int = 1) -> Any:
+        """What of each text, or of each image, counted for each token that is written of it.
+
+        Args:
+            inputs: one or several; one is explained as a list of one.
+            method: ig or rollout, as of `Classifier.explain`; the baseline of ig is the mean of the embedding's table,
+                or of pixels.
+            class_name: there are no classes to name.
+            steps: of integrated gradients, each a pass forward, and one back for each token.
+
+        Returns:
+            TranslationExplanation: `sources`, `tokens`, `maps` (of each text [T, S]), or CaptionExplanation: `tokens`,
+            `maps` (of each caption [T, gh, gw]); and `draw(path)`, `write(name)`.
+        """
+        return self.capability("explain").explain(inputs, method, class_name, steps)
 
 
 def change_search(decoding: Decoding, changes: Mapping[str, Any], limit: int, unit: str) -> Decoding:

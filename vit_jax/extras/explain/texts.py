@@ -12,13 +12,13 @@ from jax import Array
 from ...decode.buckets import lengths_to
 from ...errors import Field, UserError
 from ...figures.parts import Section
-from ...tasks.caption.text import Captioning, captured_inputs
-from ...tasks.caption.use import Describer
+from ...tasks.caption.learn import Captioning
+from ...tasks.caption.use import Describer, captured_inputs
 from ...tasks.classify.draw import visible
 from ...tasks.generated import tokens_and_end
 from ...tasks.predictor import check_positive
-from ...tasks.translate.text import Translation, captured_ids, strip_padding
-from ...tasks.translate.use import Translator
+from ...tasks.translate.learn import Translate
+from ...tasks.translate.use import Translator, captured_ids, strip_padding
 from .drawing import KEY, draw_explained_text, overlaid
 from .explained import CaptionExplanation, TranslationExplanation, names_of
 from .methods import STEPS, TEXTS, Method, check_known
@@ -57,7 +57,7 @@ class OfTranslations(OfTexts):
         return TranslationExplanation(method, tuple(several), tokens, maps, sources)
 
     @staticmethod
-    def draw(task: Translation, network: Any, data: Any, result: Any, plots: Path, caption: str) -> list[Section]:
+    def draw(task: Translate, network: Any, data: Any, result: Any, plots: Path, caption: str) -> list[Section]:
         """Draw which tokens of the first sentence counted for each token of its translation."""
         shown = data.splits.get("test") or data.splits["train"]
         source = shown.subset(np.arange(1)).source[0]
@@ -98,7 +98,7 @@ class OfCaptions(OfTexts):
 
 
 def explained_translation(
-    task: Translation, network: Any, ids: np.ndarray, method: Method, steps: int
+    task: Translate, network: Any, ids: np.ndarray, method: Method, steps: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
     """What each token of a sentence counted for each token of its translation: ids int32 [S] -> (the S tokens, the T
     tokens of the translation, float64 [T, S]).

@@ -21,7 +21,7 @@ from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...tasks.base import Batch, Evaluation
-from ...tasks.caption.text import Captioning
+from ...tasks.caption.learn import Captioning
 from ...tasks.caption.use import CaptionWriter
 from ...tasks.generated import answer
 from ...tasks.predictor import Answer, Predictor

@@ -28,25 +28,30 @@ from ...models.transformer_config import TransformerConfig
 from ...scores.rouge import rouge
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from ...text.task_params import prefix_of
+from ...text.tokenizer import Tokenizer
 from ..base import Batch, Evaluation
-from ..generated import answer, tokens_and_end
+from ..generated import Generation, answer, tokens_and_end
 from ..next_token import freeze_zero_row, mean_loss, shift_target, sums
 from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
-from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids
-from .use import Translator
+from .use import CROSS, Translator, capture_translations, strip_padding, translation_ids
 
 SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Translate(Translation):
+class Translate(Generation):
     """The task `translate`. A batch is {"source": int32 [B, S], "target": int32 [B, T]}, ids padded by each side's pad.
 
     The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing). Rows that
     are all padding, which fill up a batch, do not count.
     """
 
+    source: Tokenizer
+    bleu: str = "13a"  # the tokeniser of BLEU
+    prefix: str = ""  # text before every source
+
+    header_names: ClassVar[tuple[str, str]] = ("source", "translation")
     unit: ClassVar[str] = "sentences"
     predictor: ClassVar[type[Predictor]] = Translator
 
