@@ -117,8 +117,11 @@ class Generation(Task, abstract=True):
 
     def searching(self, changes: Mapping[str, Any]) -> Self:
         """The task with other settings of its search."""
-        limit = 0 if self.any_length else self.length
-        decoding = change_search(self.decoding, changes, limit, self.target.unit)
+        decoding = check_decoding(replace(self.decoding, **{**changes, **_sequences(changes)}))
+        for name in ("min_length", "max_length"):
+            if not self.any_length and 0 < self.length < getattr(decoding, name):
+                most = f"texts of this run have at most {self.length} {self.target.unit}, their end among them"
+                raise UserError(Field(name), f"is {getattr(decoding, name)}, but {most}", "lower it")
         return replace(self, decoding=decoding, length=max(self.length, decoding.min_length, decoding.max_length))
 
     @property
@@ -182,20 +185,6 @@ class Writer(Predictor):
             `maps` (of each caption [T, gh, gw]); and `draw(path)`, `write(name)`.
         """
         return self.capability("explain").explain(inputs, method, class_name, steps)
-
-
-def change_search(decoding: Decoding, changes: Mapping[str, Any], limit: int, unit: str) -> Decoding:
-    """Other settings of a search."""
-    settings = check_decoding(replace(decoding, **{**changes, **_sequences(changes)}))
-    for name in ("min_length", "max_length"):
-        if 0 < limit < getattr(settings, name):
-            raise UserError(
-                Field(name),
-                f"is {getattr(settings, name)}, but texts of this run have at most {limit} {unit}, their end among "
-                "them",
-                "lower it",
-            )
-    return settings
 
 
 def _sequences(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,12 +44,16 @@ class Preprocessing(MetadataEntry):
     """How images become inputs."""
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value is a preprocessing."""
-        return is_preprocess(value)
+        """Whether a JSON value is a preprocessing, as `data.images.Preprocess.to_dict` writes it."""
+        if not isinstance(value, Mapping) or not _numbers(value.get("image"), 2):
+            return False
+        shape = (*value["image"], value.get("channels"))
+        return all(type(n) is int and n > 0 for n in shape) and not any(preprocess_fault(value, shape))
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
-        """Whether it makes images of the shape that the network takes."""
-        return fits_network(value, model.pixels())
+        """Whether it makes images of the shape that the network takes, with no absurd size between."""
+        shape = model.pixels()
+        return shape is not None and not any(preprocess_fault(value, shape, max(LARGEST_SIZE, 16 * max(shape[:2]))))
 
 
 class ImageSpec(TaskSpec, abstract=True):
@@ -62,7 +66,21 @@ class ImageSpec(TaskSpec, abstract=True):
     @classmethod
     def prepared_as(cls, metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that prepare images as the weights state."""
-        return prepared_as(metadata["preprocess"], given) if "preprocess" in metadata else {}
+        if "preprocess" not in metadata:
+            return {}
+        preprocess = metadata["preprocess"]
+        of_data = {name: name.removeprefix("data.") for name in PREPARED if name.startswith("data.")}
+        fields = {field: preprocess[name] for field, name in of_data.items() if name in preprocess}
+        if "data.range" in fields:
+            fields["data.range"] = tuple(map(float, fields["data.range"]))
+        if "data.trim" in fields:
+            fields["data.trim"] = tuple(fields["data.trim"])
+        if given.get("data.fit", preprocess["fit"]) != "crop" or preprocess["size"] < min(preprocess["image"]):
+            fields["data.size"] = 0
+        if given.get("augment.normalize", "given") == "given":
+            fields["augment.normalize"] = "given"
+            fields |= {f"augment.{name}": tuple(map(float, preprocess[name])) for name in ("mean", "std")}
+        return fields
 
 
 def check_images(model: TakesImages, run: RunConfig) -> None:
@@ -133,35 +151,6 @@ def preprocess_fault(value: Any, shape: tuple[int, int, int], largest: int | Non
         return "preprocess", f"an object of {', '.join(fields)}"
     stated = {name: each for name, each in fields.items() if name in value}
     return next(((name, must) for name, (valid, must) in stated.items() if not valid(value[name])), ("", ""))
-
-
-def fits_network(value: Mapping[str, Any], shape: tuple[int, int, int] | None) -> bool:
-    """Whether a preprocessing makes images of the shape (h, w, C) that a network takes, with no absurd size between."""
-    return shape is not None and not any(preprocess_fault(value, shape, max(LARGEST_SIZE, 16 * max(shape[:2]))))
-
-
-def is_preprocess(value: Any) -> bool:
-    """Whether a JSON value is a preprocessing, as `data.images.Preprocess.to_dict` writes it."""
-    if not isinstance(value, Mapping) or not _numbers(value.get("image"), 2):
-        return False
-    shape = (*value["image"], value.get("channels"))
-    return all(type(n) is int and n > 0 for n in shape) and not any(preprocess_fault(value, shape))
-
-
-def prepared_as(preprocess: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
-    """{field of a run: value} that prepares images as a preprocessing states."""
-    of_data = {name: name.removeprefix("data.") for name in PREPARED if name.startswith("data.")}
-    fields = {field: preprocess[name] for field, name in of_data.items() if name in preprocess}
-    if "data.range" in fields:
-        fields["data.range"] = tuple(map(float, fields["data.range"]))
-    if "data.trim" in fields:
-        fields["data.trim"] = tuple(fields["data.trim"])
-    if stated.get("data.fit", preprocess["fit"]) != "crop" or preprocess["size"] < min(preprocess["image"]):
-        fields["data.size"] = 0
-    if stated.get("augment.normalize", "given") == "given":
-        fields["augment.normalize"] = "given"
-        fields |= {f"augment.{name}": tuple(map(float, preprocess[name])) for name in ("mean", "std")}
-    return fields
 
 
 def _numbers(value: Any, count: int) -> bool:

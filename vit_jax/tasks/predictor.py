@@ -39,11 +39,6 @@ class Answer:
     values: np.ndarray | None = None  # float [K], of `Predictor.columns`
 
 
-def check_batch(batch: int) -> None:
-    """Raise UserError unless a number of inputs that are computed at a time is positive."""
-    check_positive(batch=batch)
-
-
 def check_positive(**numbers: int) -> None:
     """Raise UserError unless all of these numbers are positive."""
     for name, number in numbers.items():
@@ -53,7 +48,7 @@ def check_positive(**numbers: int) -> None:
 
 def batches(inputs: Sequence[Any], batch: int) -> Iterator[tuple[int, Any]]:
     """(number of the first, inputs) of each part of the inputs, at most `batch` in one."""
-    check_batch(batch)
+    check_positive(batch=batch)
     for first in range(0, len(inputs), batch):
         yield first, inputs[first : first + batch]
 

@@ -15,8 +15,8 @@ from ..files.places import is_kept
 from ..files.reading import show_path
 from ..files.terminal import print_note, print_wrapped, printable
 from ..plugins import CAPABILITIES
+from ..reports.compare import draw_curves_of
 from ..reports.comparison import splits
-from ..reports.figure import draw_curves_of
 from ..runs.several import kind_of
 from ..tasks.capability import blaming
 from ..tasks.table import task_spec

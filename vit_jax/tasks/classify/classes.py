@@ -176,11 +176,6 @@ class ClassKind(Kind):
         """The probability of each class."""
         return np.asarray(jax.nn.softmax(logits / self.outputs.temperature))
 
-    def values_of(self, result: Classified) -> np.ndarray:
-        """The probabilities."""
-        assert result.probabilities is not None
-        return result.probabilities
-
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
         """The name of the class."""
         return {"true": [self.outputs.names[label] for label in labels]}

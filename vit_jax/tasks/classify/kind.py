@@ -117,7 +117,7 @@ class Kind:
 
     def values_of(self, result: Any) -> np.ndarray:
         """`values` of the n images of a final result, [n, K]."""
-        raise NotImplementedError
+        return np.asarray(result.probabilities)
 
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
         """{column: a text for each of n images} of labels, as a table has them before what is predicted."""

@@ -87,8 +87,13 @@ class SetKind(Kind):
         return {"logits": logits}
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:
-        """The metrics of a split, see `score_sets`: out [n, ...]."""
-        return score_sets(split.labels, out["logits"], self.values(out["logits"]), self.thresholds)
+        """The metrics of n predicted sets, of labels int8 [n, K] and logits float [n, K]."""
+        truth, probabilities = split.labels, self.values(out["logits"])
+        predicted = over(probabilities, self.thresholds)
+        result = Labelled({"loss": set_loss(truth, out["logits"])}, predicted, probabilities)
+        if not (truth >= 0).any():
+            result = replace(result, undefined={"loss": "of no image is any label known"})
+        return with_scores(result, score_labels(truth, probabilities, self.thresholds))
 
     def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:
         """With the calibration error of all known cells, and the labels that seem to be wrong."""
@@ -117,10 +122,6 @@ class SetKind(Kind):
         )
         notes = (*([f"no temperature: {why}"] if why else []), *([kept] if few else []))
         return Calibration(temperature, tuple(thresholds.tolist()), notes)
-
-    def values_of(self, result: Labelled) -> np.ndarray:
-        """The probabilities."""
-        return result.probabilities
 
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
         """Of each label 1, 0, or nothing where that is unknown."""
@@ -188,16 +189,3 @@ class Labelled(Evaluation):
     prints_each: ClassVar[bool] = True
     trust: Trust | None = field(default=None, kw_only=True)  # of all known cells, of a final result
     suspects: Sequence[Suspects] = field(default=(), kw_only=True)  # of each label, likewise
-
-
-def score_sets(truth: np.ndarray, logits: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray) -> Labelled:
-    """The metrics of n predicted sets: truth int8 [n, K], logits float [n, K], probabilities float [n, K], thresholds
-    float [K].
-    """
-    loss = set_loss(truth, logits)
-    scores = score_labels(truth, probabilities, thresholds)
-    predicted = over(probabilities, thresholds)
-    result = Labelled({"loss": loss}, predicted, probabilities)
-    if not (truth >= 0).any():
-        result = replace(result, undefined={"loss": "of no image is any label known"})
-    return with_scores(result, scores)

@@ -58,9 +58,13 @@ class NumberKind(Kind):
         return {"logits": logits}
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Estimated:
-        """The metrics of a split, see `score_numbers_of`: out [n, ...]."""
-        spread = self.std if self.outputs.std else None
-        return score_numbers_of(split.labels, self.values(out["logits"]), spread, self.outputs.names)
+        """The metrics of n predictions, of labels float64 [n, K] and normalised logits float [n, K]."""
+        truth, predicted = split.labels, self.values(out["logits"])
+        std = self.std if self.outputs.std else None
+        loss = float((((predicted - truth) / (1 if std is None else std)) ** 2).mean())
+        return with_scores(
+            Estimated({"loss": loss}, predicted), score_numbers(truth, predicted, std, self.outputs.names)
+        )
 
     def at_chance(self, split: Any, result: Any) -> str:
         """R2 not above 0."""
@@ -135,12 +139,3 @@ class Estimated(Evaluation):
     """
 
     prints_each: ClassVar[bool] = True
-
-
-def score_numbers_of(
-    truth: np.ndarray, predicted: np.ndarray, std: np.ndarray | None, names: Sequence[str]
-) -> Estimated:
-    """The metrics of n predictions: truth float64 [n, K], std float64 [K]."""
-    loss = float((((predicted - truth) / (1 if std is None else std)) ** 2).mean())
-    scores = score_numbers(truth, predicted, std, names)
-    return with_scores(Estimated({"loss": loss}, predicted), scores)

@@ -22,7 +22,7 @@ from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
 from ..generated import Search, Writer, compile_search, tokens_and_end, value
-from ..predictor import BATCH, check_batch
+from ..predictor import BATCH, check_positive
 from .encoding import Encoded, encode, note_scores
 
 CROSS = "decoder.cross_attention"  # of a translation to its source
@@ -137,7 +137,7 @@ class Translator(Writer):
 
         Settings of the search are such as beam=4, nbest=2 (the fields of config.decoding.Decoding).
         """
-        check_batch(batch)
+        check_positive(batch=batch)
         translator = self.searching(search)
         several, one = translator.as_list(texts)
         translations = translator.write(several, batch=batch)
