@@ -116,7 +116,6 @@ class Generation(Task, abstract=True):
         return self.shifted(batch)[2].sum()
 
     def searching(self, changes: Mapping[str, Any]) -> Self:
-        """The task with other settings of its search."""
         decoding = check_decoding(replace(self.decoding, **{**changes, **_sequences(changes)}))
         for name in ("min_length", "max_length"):
             if not self.any_length and 0 < self.length < getattr(decoding, name):
@@ -131,7 +130,6 @@ class Generation(Task, abstract=True):
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`."""
         given, text = self.header_names
         return (given, text) if self.decoding.nbest == 1 else (given, "rank", text, "score")
 
@@ -151,7 +149,6 @@ class Writer(Predictor):
     """A trained network that writes a text for each input, one or several."""
 
     def as_list(self, inputs: Any) -> tuple[Sequence[Any], bool]:
-        """One or several inputs as `write` takes them -> (these, whether only one was given)."""
         raise NotImplementedError
 
     def write(self, several: Any, first: int = 0) -> list[Any]:

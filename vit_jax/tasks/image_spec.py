@@ -65,7 +65,6 @@ class ImageSpec(TaskSpec, abstract=True):
 
     @classmethod
     def prepared_as(cls, metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that prepare images as the weights state."""
         if "preprocess" not in metadata:
             return {}
         preprocess = metadata["preprocess"]

@@ -34,7 +34,6 @@ class ImagePredictor(Predictor):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The entries of its task's metadata, as config.json has them."""
         return {**self.trained.metadata, "preprocess": self.preprocess.to_dict()}
 
     @property
@@ -43,11 +42,9 @@ class ImagePredictor(Predictor):
         return "x".join(map(str, (*self.preprocess.image, self.preprocess.channels)))
 
     def as_list(self, images: Any) -> tuple[list[Any], bool]:
-        """(the images as a list, whether only one was given)."""
         return list_images(images, self.preprocess.channels)
 
     def readable(self, inputs: Sequence[Any]) -> tuple[list[Any], list[UserError]]:
-        """(the images that can be read, errors of those that cannot)."""
         found: list[Any] = []
         errors: list[UserError] = []
         for image in inputs:

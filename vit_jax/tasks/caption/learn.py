@@ -54,7 +54,6 @@ class Captioning(Generation, abstract=True):
         return ("cider_d" if self.target.open else "exact_match"), 1
 
     def tokens(self, batch: Batch) -> tuple[int, int, int]:
-        """(target tokens, ends included; places for ids; how many of these are padding)."""
         real = batch["target"] != self.target.ids.pad
         return int(real.sum() + real.any(1).sum()), real.size, int(real.size - real.sum())
 
@@ -118,7 +117,6 @@ class Caption(Captioning):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionedImages:
-        """The images and captions of a run, split."""
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
@@ -128,7 +126,6 @@ class Caption(Captioning):
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Caption:
-        """The task of a run, with the mean and std of its preprocessing."""
         mean, std = (tuple(metadata["preprocess"][name]) for name in ("mean", "std"))
         data, augment, words = run.data, run.augment, open_one("words", metadata)
         assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
@@ -136,7 +133,6 @@ class Caption(Captioning):
 
     @classmethod
     def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
-        """The tokenizer beside weights, as a run keeps it."""
         data = run.data
         assert isinstance(data, CaptionData)
         return record_one("words", make_one(data.tokenizer, data.vocabulary, ()))
@@ -170,7 +166,6 @@ class Caption(Captioning):
         return ("file", "true", "predicted"), rows
 
     def answers(self, predictor: Describer, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        """The captions of image files."""
         return map(answer, inputs, predictor.write(inputs, first))
 
     def draw_result(

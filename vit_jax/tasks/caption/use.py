@@ -87,7 +87,6 @@ class Describer(CaptionWriter, ImagePredictor):
         return f"Describer({describe_network(self.run.model)}; images {self.size}; {self.words})"
 
     def as_list(self, images: Any) -> tuple[list[Any], bool]:
-        """(the images as a list, whether only one was given)."""
         return ImagePredictor.as_list(self, images)
 
     def write(self, several: Sequence[Any], first: int = 0) -> list[Any]:
@@ -106,7 +105,6 @@ class Describer(CaptionWriter, ImagePredictor):
 
     @property
     def layers(self) -> int:
-        """The number of layers of the decoder."""
         return self.model.config.text.decoder_depth
 
     @with_fixed_settings

@@ -168,16 +168,13 @@ class ClassKind(Kind):
         return with_scores(result, trust.scores())
 
     def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
-        """The temperature."""
         temperature, why = class_temperature(labels, logits)
         return Calibration(temperature, notes=(f"no temperature: {why}",) if why else ())
 
     def values(self, logits: np.ndarray) -> np.ndarray:
-        """The probability of each class."""
         return np.asarray(jax.nn.softmax(logits / self.outputs.temperature))
 
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
-        """The name of the class."""
         return {"true": [self.outputs.names[label] for label in labels]}
 
     def table(self, split: Any, result: Classified) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:

@@ -50,7 +50,6 @@ class DistilSpec(ClassifySpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        """Raise UserError naming the first invalid field of a run with a teacher."""
         super().check(run)
         model, loss = run.model, run.loss
         assert isinstance(model, ViTConfig) and isinstance(loss, DistilLoss)
@@ -84,7 +83,6 @@ class DistilSpec(ClassifySpec):
 
     @classmethod
     def check_teacher(cls, teacher: Teacher, run: RunConfig, data: Any) -> None:
-        """Raise UserError where a teacher cannot teach a run: other classes, channels or order of images."""
         if teacher.config is None:
             _check_logits(teacher, run, data)
         else:

@@ -42,7 +42,6 @@ class SetKind(Kind):
 
     @property
     def selection_metric(self) -> tuple[str, int]:
-        """map."""
         return "map", 1
 
     def targets(self, labels: Array) -> Array:
@@ -83,7 +82,6 @@ class SetKind(Kind):
         return ({"loss_weights": [*weights]} if weights else {}), remarks
 
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
-        """{"logits": [B, K]}."""
         return {"logits": logits}
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:
@@ -161,7 +159,6 @@ class SetKind(Kind):
         return np.array(self.outputs.thresholds or [DEFAULT] * len(self.outputs.names))
 
     def values(self, logits: np.ndarray) -> np.ndarray:
-        """The probability of each label."""
         return np.asarray(jax.nn.sigmoid(logits / self.outputs.temperature))
 
     def top_k(self, logits: np.ndarray, top: int) -> Said:

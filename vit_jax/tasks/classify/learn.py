@@ -64,12 +64,10 @@ class Classify(Task):
 
     @property
     def selection_metric(self) -> tuple[str, int]:
-        """That of its kind."""
         return self.kind.selection_metric
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
-        """The images of a run, split."""
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
         if given is not None and stream_in(given) is not None:
@@ -124,7 +122,6 @@ class Classify(Task):
         return replace(self, mirrors=True)
 
     def probed(self) -> ClassifyProbe:
-        """The task with which a probe sees the network."""
         return ClassifyProbe(**{f.name: getattr(self, f.name) for f in fields(Classify)})
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:
@@ -141,7 +138,6 @@ class Classify(Task):
         return normalise(batch["image"], self.mean, self.std, dtype)
 
     def denominator(self, batch: Batch) -> Array | None:
-        """What the sums of the loss are divided by."""
         return self.kind.denominator(batch)
 
     def loss(
@@ -161,11 +157,9 @@ class Classify(Task):
         return out
 
     def at_chance(self, split: Split, result: Evaluation) -> str:
-        """As its kind of outputs has it."""
         return self.kind.at_chance(split, result)
 
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, from the outputs of all its examples."""
         return self._measured(self.kind.score, split, out)
 
     def _measured(self, measure: Callable[..., Evaluation], split: Split, out: dict[str, np.ndarray]) -> Evaluation:
@@ -182,12 +176,10 @@ class Classify(Task):
         return self._measured(self.kind.examined, split, out)
 
     def resample(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> dict[str, float]:
-        """Those of its kind."""
         return self.kind.with_ranks(split, out).metrics
 
     @property
     def calibrated(self) -> tuple[str, ...]:
-        """What its kind names."""
         return self.kind.calibrated
 
     def calibrate(self, split: Split, out: dict[str, np.ndarray]) -> tuple[dict[str, Any], Self]:
@@ -211,7 +203,6 @@ class Classify(Task):
     def table(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
-        """For each image its file or its place in the data, the truth, and what is predicted."""
         return self.kind.table(split, result)
 
     def values_table(self, split: Split, result: Evaluation) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
@@ -223,11 +214,9 @@ class Classify(Task):
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The columns of its kind; none where there is nothing to tell."""
         return self.kind.header
 
     def answers(self, predictor: Classifier, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        """What is told of image files: their most probable classes, their labels, or their numbers."""
         predictor.check_known(top)
         logits = predictor.logits(inputs, len(inputs))
         for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
@@ -238,7 +227,6 @@ class Classify(Task):
     def draw_result(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
     ) -> tuple[tuple[str, ...], Sequence[Part]]:
-        """The figures of its kind."""
         return (), self.kind.draw_result(split, result, folder, caption)
 
     def pictures(

@@ -42,7 +42,6 @@ class NumberKind(Kind):
         return {}, (f"loss.label_smoothing {smoothing:g} has no effect on numbers",) if smoothing else ()
 
     def targets(self, labels: Array) -> Array:
-        """The labels."""
         return labels
 
     def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
@@ -72,11 +71,9 @@ class NumberKind(Kind):
         return f"R2 {r2:.3f} is no better than the mean of the numbers for every image" if r2 <= 0 else ""
 
     def values_of(self, result: Estimated) -> np.ndarray:
-        """The numbers."""
         return result.predicted
 
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
-        """Each number."""
         return {f"true {name}": list(map(repr, labels[:, k].tolist())) for k, name in enumerate(self.outputs.names)}
 
     def table(self, split: Any, result: Estimated) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:

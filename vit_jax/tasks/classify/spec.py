@@ -48,21 +48,17 @@ class ClassNames(MetadataEntry):
     of_head = True
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value is a list of texts."""
         return are_texts(value)
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
-        """Whether there is a name for each class."""
         assert isinstance(model, TellsClasses)
         return len(value) == model.classes
 
     def default(self, model: NetworkConfig) -> tuple[list[str], str]:
-        """Numbers."""
         assert isinstance(model, TellsClasses)
         return numbered_classes(model.classes), "classes are called by their numbers"
 
     def conflict(self, given: Any, wanted: Any) -> str:
-        """A clause naming the first class that is another."""
         return other_classes(given, wanted)
 
 
@@ -73,7 +69,6 @@ class OutputsEntry(MetadataEntry):
     optional = True
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value states a kind of outputs."""
         return are_outputs(value)
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
@@ -99,11 +94,9 @@ class LossNumbers(MetadataEntry):
     of_training = True
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value is a list of finite numbers."""
         return isinstance(value, list) and all(type(x) in (int, float) and math.isfinite(x) for x in value)
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
-        """Whether there is one for each output."""
         assert isinstance(model, TellsClasses)
         return len(value) == model.classes
 
@@ -154,7 +147,6 @@ class ClassifySpec(ImageSpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        """Raise UserError naming the first invalid field of a run on images with classes."""
         model = run.model
         assert isinstance(model, TellsClasses)
         with fields_inside("model"):
@@ -172,7 +164,6 @@ class ClassifySpec(ImageSpec):
 
     @classmethod
     def other_outputs(cls, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-        """A clause where both state a kind of outputs, and these differ."""
         theirs, ours = (Outputs.of(metadata).kind for metadata in (given, wanted))
         if not (theirs and ours) or theirs == ours:
             return ""

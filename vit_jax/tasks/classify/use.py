@@ -58,7 +58,6 @@ class Classifier(ImagePredictor):
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`; none of a network whose outputs are an embedding."""
         return self.kind.header
 
     @property
@@ -110,7 +109,6 @@ class Classifier(ImagePredictor):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of classes, labels or numbers."""
         return self.outputs.names
 
     def check_known(self, top: int = 1) -> None:
@@ -217,7 +215,6 @@ class Classifier(ImagePredictor):
 
     @property
     def layers(self) -> int:
-        """The number of layers."""
         return self.model.config.depth
 
     @with_fixed_settings

@@ -57,7 +57,6 @@ class Translate(Generation):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
-        """The sentences of a run, split."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
@@ -65,7 +64,6 @@ class Translate(Generation):
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Translate:
-        """The task of a run, with the tokenizers of its data."""
         source, target = open_tokenizers(metadata)
         smoothing, data, model = run.loss.spread_over_all(len(target)), run.data, run.model
         assert isinstance(data, SentenceData) and isinstance(model, TransformerConfig)
@@ -75,7 +73,6 @@ class Translate(Generation):
 
     @classmethod
     def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
-        """The tokenizers beside weights, as a run keeps them."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding, data.spoken, data.task))
@@ -119,7 +116,6 @@ class Translate(Generation):
         return sums(*self.logits(model, batch)) | {"predicted": self.texts(model, batch)}
 
     def texts(self, model: Transformer, batch: Batch) -> Array:
-        """The best translation of each sentence."""
         return translation_ids(model, batch["source"], self.search, self.source.ids.pad)
 
     def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:

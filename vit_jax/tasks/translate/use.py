@@ -204,7 +204,6 @@ class Translator(Writer):
 
     @property
     def layers(self) -> int:
-        """The number of layers of the decoder."""
         return self.model.config.decoder_depth
 
     @with_fixed_settings
