@@ -27,8 +27,7 @@ from vit_jax.models.lowering import PLAIN
 from vit_jax.presets.entry import Preset
 from vit_jax.tasks.base import Task
 from vit_jax.tasks.image_spec import Preprocessing
-from vit_jax.tasks.images import ImagePredictor
-from vit_jax.tasks.predictor import Answer
+from vit_jax.tasks.predictor import Answer, ImagePredictor
 from vit_jax.tasks.spec import TaskSpec
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from ..files.output import shorten
 from ..scores.reliability import Reliability
 from .figure import BLUE, GREY, ORANGE, SKY, AnyPath, message_page, page
-from .gallery import MOST, draw_gallery
 
 PANELS = 12  # most numbers that are drawn
 POINTS = 5000
@@ -116,26 +115,6 @@ def _dots(scores: np.ndarray, class_names: Sequence[str], path: AnyPath, caption
             for i, (name, color) in enumerate(SCORES.items()):
                 ax.plot(scores[i, classes], rows, "o", ms=5 if name == "F1" else 4, color=color, label=name)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-
-
-def draw_wrong(
-    images: np.ndarray,
-    truth: np.ndarray,
-    predicted: np.ndarray,
-    confidence: np.ndarray,
-    class_names: Sequence[str],
-    path: AnyPath,
-    caption: str = "",
-) -> None:
-    """Draw up to MOST wrongly classified images, in the given order: images uint8 [m, h, w, C], truth int [m],
-    predicted int [m], confidence float [m].
-    """
-    lines = [
-        f"{shorten(class_names[true], 22)}\n→ {shorten(class_names[wrong], 14)} ({p:.2f})"
-        for true, wrong, p in zip(truth[:MOST], predicted[:MOST], confidence[:MOST], strict=True)
-    ]
-    title = "Wrong predictions: true class → predicted class (confidence)"
-    draw_gallery(images, lines, path, title, caption, "No wrong predictions: every image was classified right.")
 
 
 def draw_reliability(

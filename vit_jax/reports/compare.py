@@ -85,9 +85,6 @@ def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.P
     )
 
 
-# --------------------------------------------------------------------------------------- picture
-
-
 def draw(found: Comparison, path: str | os.PathLike[str] | None) -> None:
     """Draw the curves of a comparison."""
     from ..figures.curves import draw_comparison
@@ -109,9 +106,6 @@ def draw(found: Comparison, path: str | os.PathLike[str] | None) -> None:
     if len(groups) == len(found.lines):
         title += f" in {len(groups)} groups"
     draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
-
-
-# --------------------------------------------------------------------------------------- the command
 
 
 def _status(line: Line) -> str:

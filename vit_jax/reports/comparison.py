@@ -208,9 +208,6 @@ def _warnings(lines: list[Line]) -> list[str]:
     return notes
 
 
-# ------------------------------------------------------------------------------------------------------- results
-
-
 def result_on_test(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics on test of the best weights, else of the last; empty if a summary has none."""
     test = summary.get("test")
@@ -273,9 +270,6 @@ def mean_and_spread(values: list[float]) -> dict[str, Any]:
     """{"mean", "std" (with n-1; 0 of one value), "values"}."""
     std = statistics.stdev(values) if len(values) > 1 else 0.0
     return {"mean": statistics.fmean(values), "std": std, "values": values}
-
-
-# -------------------------------------------------------------------------------------------------------- curves
 
 
 def highlighted_lines(found: Comparison) -> list[int]:

@@ -19,7 +19,7 @@ from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ..classify.draw import visible
 from ..generated import Generation, Search, Writer, compile_search, tokens_and_end, value
-from ..images import ImagePredictor
+from ..predictor import ImagePredictor
 
 CROSS = "decoder.cross_attention"  # of a caption to the memory
 
@@ -121,11 +121,10 @@ class Describer(CaptionWriter, ImagePredictor):
 def attention(task: Generation, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
     """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""
     found, values = captured_inputs(network, images[:1], task.search, (CROSS,))
-    tokens = tokens_and_end(task.target, np.asarray(found[0]))
-    return tokens, _on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
-
-
-def _on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:
-    """Cross-attention [L, H, T, S] as [L, H, T, gh, gw], without the tokens of the memory that are no patches."""
-    c = network.config.vit
-    return maps[..., maps.shape[-1] - c.patches :].reshape(*maps.shape[:-1], *c.grid)
+    tokens, maps, c = (
+        tokens_and_end(task.target, np.asarray(found[0])),
+        np.asarray(values[CROSS][0]),
+        network.config.vit,
+    )
+    maps = maps[:, :, : len(tokens), maps.shape[-1] - c.patches :]  # without tokens of the memory that are no patches
+    return tokens, maps.reshape(*maps.shape[:-1], *c.grid)

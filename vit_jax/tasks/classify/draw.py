@@ -15,7 +15,7 @@ from ...figures import attention
 from ...figures.gallery import MOST, draw_gallery
 from ...figures.parts import Attention, Classes, Part, Positions, Section
 from ...figures.patches import draw_patches, draw_positions
-from ...figures.results import draw_confusion, draw_numbers, draw_per_class, draw_reliability, draw_wrong
+from ...figures.results import draw_confusion, draw_numbers, draw_per_class, draw_reliability
 from ...files.output import shorten, write_csv
 from ...models.vit import ViT, fixed_positions
 from ...models.vit_config import ViTConfig
@@ -107,18 +107,34 @@ def most_confident(result: Classified, labels: np.ndarray) -> np.ndarray:
     return wrong[np.argsort(-result.confidence[wrong], kind="stable")]
 
 
+def _gallery(
+    split: Any, numbers: np.ndarray, words: Sequence[str], file: Path, title: str, caption: str, empty: str = ""
+) -> list[tuple[str, str, np.ndarray]]:
+    """Draw the images of these numbers with two lines above each; returns them as a Section has them."""
+    images = visible(split.take(numbers))
+    draw_gallery(images, words, file, title, caption, empty)
+    names = map(split.name, numbers.tolist())
+    return [(name, each.replace("\n", " "), image) for name, each, image in zip(names, words, images, strict=True)]
+
+
 def draw_classes(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> Classes:
     """Draw the confusion matrix, the scores per class and the most confident mistakes on a split."""
     draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)
     worst = most_confident(result, split.labels)[:MOST]
-    images, truth = visible(split.take(worst)), split.labels[worst]
-    predicted, confidence = result.predicted[worst], result.confidence[worst]
-    draw_wrong(images, truth, predicted, confidence, names, folder / "wrong.png", caption)
-    columns = (map(split.name, worst.tolist()), images, truth.tolist(), predicted.tolist(), confidence.tolist())
-    keys = ("name", "image", "true", "predicted", "confidence")
-    rows = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+    columns = [x[worst].tolist() for x in (split.labels, result.predicted, result.confidence)]
+    words = [
+        f"{shorten(names[true], WIDE)}\n→ {shorten(names[said], 14)} ({p:.2f})"
+        for true, said, p in zip(*columns, strict=True)
+    ]
+    title = "Wrong predictions: true class → predicted class (confidence)"
+    empty = "No wrong predictions: every image was classified right."
+    pictures = _gallery(split, worst, words, folder / "wrong.png", title, caption, empty)
+    rows = [
+        {"name": name, "image": image, "true": true, "predicted": said, "confidence": p}
+        for (name, _, image), true, said, p in zip(pictures, *columns, strict=True)
+    ]
     return Classes(caption, names, result.confusion, each, rows)
 
 
@@ -133,16 +149,6 @@ def trust_section(trust: Trust | None, folder: Path, what: str, caption: str) ->
         f"have {trust.drawn:.4f} on as many, so only more than that is an error"
     )
     return [Section("How far probabilities can be trusted", about, folder / "reliability.png")]
-
-
-def _gallery(
-    split: Any, numbers: np.ndarray, words: Sequence[str], file: Path, title: str, caption: str, empty: str = ""
-) -> list[tuple[str, str, np.ndarray]]:
-    """Draw the images of these numbers with two lines above each; returns them as a Section has them."""
-    images = visible(split.take(numbers))
-    draw_gallery(images, words, file, title, caption, empty)
-    names = map(split.name, numbers.tolist())
-    return [(name, each.replace("\n", " "), image) for name, each, image in zip(names, words, images, strict=True)]
 
 
 def suspects_section(

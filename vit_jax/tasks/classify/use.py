@@ -21,8 +21,7 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.layers import accumulation_dtype
 from ...models.vit import ViT, sized
-from ..images import ImagePredictor
-from ..predictor import BATCH, Predictor, batches, check_positive
+from ..predictor import BATCH, ImagePredictor, Predictor, batches, check_positive
 from .draw import draw_attention
 from .kind import Kind
 
