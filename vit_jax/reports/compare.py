@@ -75,7 +75,7 @@ def compare(*names: Named, dir: str | os.PathLike[str] = "runs", out: str | os.P
             {
                 "name": line.name,
                 "runs": len(line.members),
-                "status": _status(line),
+                "status": ", ".join(sorted({member.ended for member in line.members})),
                 "fields": {name: row[i] for name, row in fields.items()},
                 "results": {name: mean_and_spread(row[i]) for name, row in results.items() if row[i]},
             }
@@ -106,10 +106,6 @@ def draw(found: Comparison, path: str | os.PathLike[str] | None) -> None:
     if len(groups) == len(found.lines):
         title += f" in {len(groups)} groups"
     draw_comparison(panels, texts, path, title if len(found.lines) > 1 else found.lines[0].name)
-
-
-def _status(line: Line) -> str:
-    return ", ".join(sorted({member.ended for member in line.members}))
 
 
 def _ended(line: Line) -> str:

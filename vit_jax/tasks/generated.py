@@ -148,9 +148,6 @@ class Generation(Task, abstract=True):
 class Writer(Predictor):
     """A trained network that writes a text for each input, one or several."""
 
-    def as_list(self, inputs: Any) -> tuple[Sequence[Any], bool]:
-        raise NotImplementedError
-
     def write(self, several: Any, first: int = 0) -> list[Any]:
         """The text of each input; where the search gives several (nbest), [(text, score), ...]."""
         raise NotImplementedError

@@ -24,7 +24,6 @@ from ..base import Batch, Evaluation
 from .score import Calibration
 
 SHOWN = 3
-PROBABILITY = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
 Said = list[tuple[str, float]]  # (name, probability or value)
 
 
@@ -44,7 +43,7 @@ class Kind:
     header: ClassVar[tuple[str, ...]] = ()
     ranked: ClassVar[bool] = False
     several: ClassVar[bool] = False
-    written: ClassVar[tuple[str, str, str]] = PROBABILITY
+    written: ClassVar[tuple[str, str, str]] = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
     legend: ClassVar[str] = ""
     calibrated: ClassVar[tuple[str, ...]] = ()  # what validation decides of how outputs are read
     truth: ClassVar[str] = ""  # what a figure calls that which is right

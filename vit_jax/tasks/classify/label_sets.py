@@ -115,9 +115,8 @@ class SetKind(Kind):
         outputs = replace(self.outputs, temperature=temperature or 1.0)
         thresholds = choose_thresholds(labels, replace(self, outputs=outputs).values(logits))
         few = ((labels == 1).sum(0) < FEWEST).sum()
-        kept = (
-            f"{few:,} of {len(thresholds):,} labels keep the threshold {DEFAULT}: fewer than {FEWEST} images have them"
-        )
+        why_few = f"fewer than {FEWEST} images have them"
+        kept = f"{few:,} of {len(thresholds):,} labels keep the threshold {DEFAULT}: {why_few}"
         notes = (*([f"no temperature: {why}"] if why else []), *([kept] if few else []))
         return Calibration(temperature, tuple(thresholds.tolist()), notes)
 

@@ -39,7 +39,7 @@ from .draw import draw_inside, of_several_classes, save_samples
 from .kind import Kind
 from .label_sets import SetKind
 from .numbers import NumberKind
-from .score import Classified, score_of
+from .score import Classified, score
 from .spec import ClassifySpec, TellsClasses
 from .use import Classifier, ResNetClassifier, captured
 
@@ -257,9 +257,8 @@ class ClassifyProbe(Classify):
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, as `Classify` opens them, of any number of classes."""
-        return super().open_data(
-            replace_fields(run, {"model.classes": 0, "data.target": "class", "loss": LossConfig()}), given, fetch
-        )
+        changes = {"model.classes": 0, "data.target": "class", "loss": LossConfig()}
+        return super().open_data(replace_fields(run, changes), given, fetch)
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
         """{"pooled": [B, D]}: the input of the network's head."""
@@ -267,7 +266,11 @@ class ClassifyProbe(Classify):
 
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Classified:
         """The metrics of a split, but no loss, from {"scores": [n, K]}, the share that a probe gives each class."""
-        return score_of(split.labels, out["scores"])
+        truth, scores = split.labels, out["scores"]
+        own = np.take_along_axis(scores, truth[:, None].astype(np.int64), 1)
+        before = np.arange(scores.shape[1]) < truth[:, None]
+        rank = ((scores > own) | ((scores == own) & before)).sum(1)
+        return score(truth, scores.argmax(1), scores.max(1), None, rank, scores.shape[1])
 
 
 @dataclass(frozen=True)

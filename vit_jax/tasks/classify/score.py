@@ -61,16 +61,6 @@ def score(
     return Classified(metrics, predicted, confidence, confusion, each, each=each)
 
 
-def score_of(truth: np.ndarray, scores: np.ndarray) -> Classified:
-    """The metrics of n predictions from a share of each class, of which there is no loss: truth int [n], scores float
-    [n, K].
-    """
-    own = np.take_along_axis(scores, truth[:, None].astype(np.int64), 1)
-    before = np.arange(scores.shape[1]) < truth[:, None]
-    rank = ((scores > own) | ((scores == own) & before)).sum(1)
-    return score(truth, scores.argmax(1), scores.max(1), None, rank, scores.shape[1])
-
-
 @dataclass(frozen=True)
 class Trust:
     """The reliability of n probabilities."""

@@ -56,10 +56,6 @@ class Classifier(ImagePredictor):
         return self.outputs.names
 
     @property
-    def header(self) -> tuple[str, ...]:
-        return self.kind.header
-
-    @property
     def unmeasured(self) -> tuple[str, str] | None:
         """Why its answers cannot be measured: they are an embedding."""
         if self.kind.has_answers:

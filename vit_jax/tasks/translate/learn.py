@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -22,7 +22,6 @@ from ...figures.attention import draw_cross_attention
 from ...figures.parts import Attention, Part
 from ...files.terminal import printable
 from ...machine.libraries import require
-from ...models.state import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...scores.rouge import rouge
@@ -34,7 +33,7 @@ from ..generated import Generation, answer, tokens_and_end
 from ..next_token import freeze_zero_row, mean_loss, shift_target, sums
 from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
-from .use import CROSS, Translator, capture_translations, strip_padding, translation_ids
+from .use import CROSS, Translator, captured_ids, strip_padding, translation_ids
 
 SAMPLES = 4
 
@@ -118,11 +117,6 @@ class Translate(Generation):
     def texts(self, model: Transformer, batch: Batch) -> Array:
         return translation_ids(model, batch["source"], self.search, self.source.ids.pad)
 
-    def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
-        """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""
-        found, values = capture_translations(model, source, self.search, self.source.ids.pad, (CROSS,))
-        return found, values[CROSS]
-
     def score(self, config: TransformerConfig, split: Sentences, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split: loss and accuracy per token, and exact match. Shapes: out [n, ...].
 
@@ -131,7 +125,7 @@ class Translate(Generation):
         """
         references = split.references if self.target.open else ()
         metrics = self.token_scores(split, out, references)
-        if not self.target.open or not has_scorer():
+        if not self.target.open or importlib.util.find_spec("sacrebleu") is None:
             return Evaluation(metrics, out["predicted"])
         said = [self.target.decode(row) for row in out["predicted"]]
         references = references or [self.target.decode(row) for row in split.target]
@@ -182,9 +176,8 @@ class Translate(Generation):
         shown = data.splits.get("test") or data.splits["train"]
         few = shown.subset(np.arange(min(SAMPLES, len(shown))))  # all of a split may be larger than memory
         source, target = few.source, few.target
-        definition, parameters = split_model(network)
-        attend = jax.jit(lambda parameters, source: self.attention(merge(definition, parameters), source))
-        found, maps = map(np.asarray, attend(parameters, source))
+        said, values = captured_ids(network, jnp.asarray(source), self.search, self.source.ids.pad, (CROSS,))
+        found, maps = np.asarray(said), np.asarray(values[CROSS])  # [B, length], [B, L, H, length, S]
         sides = ((data.source, source), (data.target, target), (data.target, found))
         sources, truth, translations = ([vocabulary.decode(row) for row in rows] for vocabulary, rows in sides)
         table = [("source", "truth", "translation"), *zip(sources, truth, translations, strict=True)]
@@ -199,11 +192,6 @@ class Translate(Generation):
         draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
         read_first = self.source.decode(self.source.encode(self.prefix)).strip() if self.prefix else ""
         return sources[0].removeprefix(read_first).strip(), [Attention(caption, examples)]
-
-
-def has_scorer() -> bool:
-    """Whether sacrebleu is installed."""
-    return importlib.util.find_spec("sacrebleu") is not None
 
 
 def corpus_scores(
