@@ -254,12 +254,12 @@ def test_wrong(tmp_path, rng, m, channels, texts):
     images = rng.integers(0, 256, (m, 8, 12, channels), dtype=np.uint8)
     split = SimpleNamespace(labels=np.zeros(m, int), take=lambda numbers: images[numbers], name=str)
     result = SimpleNamespace(predicted=np.ones(m, int), confidence=np.linspace(1, 0.5, m))
-    result.confusion, result.per_class = (
-        np.array([[0, m], [0, 0]]),
-        dict.fromkeys(("precision", "recall", "f1"), np.zeros(2)),
-    )
+    result.confusion = np.array([[0, m], [0, 0]])
+    result.per_class = dict.fromkeys(("precision", "recall", "f1"), np.zeros(2))
     shown = draw_classes(split, result, ["cat", "dog"], tmp_path, "last weights")
     assert [each["name"] for each in shown.worst] == [str(i) for i in range(min(m, 36))]
+    for other in ("confusion", "per-class"):
+        (tmp_path / f"{other}.png").unlink()
     check(tmp_path / "wrong.png")
     captions = [text for text in texts if "cat" in text and "dog" in text]
     assert len(captions) == min(m, 36)

@@ -86,9 +86,6 @@ class Describer(CaptionWriter, ImagePredictor):
     def __repr__(self) -> str:
         return f"Describer({describe_network(self.run.model)}; images {self.size}; {self.words})"
 
-    def as_list(self, images: Any) -> tuple[list[Any], bool]:
-        return ImagePredictor.as_list(self, images)
-
     def write(self, several: Sequence[Any], first: int = 0) -> list[Any]:
         """The caption of each image."""
         return self.search(self.inputs(several), first)
