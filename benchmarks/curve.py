@@ -21,8 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout's own code, however this is started
 
 from vit_jax.errors import UserError
-from vit_jax.figures.comparison import COLORS
-from vit_jax.figures.curves import smooth
+from vit_jax.figures.curves import COLORS, smooth
 from vit_jax.figures.figure import page
 from vit_jax.files.output import shorten
 from vit_jax.files.terminal import run_command

@@ -36,8 +36,7 @@ from benchmarks.curve import points
 from vit_jax.commands.train import parse
 from vit_jax.errors import UserError
 from vit_jax.extras.report.tables import command_of
-from vit_jax.figures.comparison import COLORS
-from vit_jax.figures.curves import smooth
+from vit_jax.figures.curves import COLORS, smooth
 from vit_jax.figures.figure import GREY, page
 from vit_jax.files.atomic import read_json
 from vit_jax.files.terminal import run_command

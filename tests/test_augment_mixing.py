@@ -15,7 +15,7 @@ from vit_jax.config.run import LossConfig
 from vit_jax.errors import UserError
 from vit_jax.machine.division import check_shares
 from vit_jax.presets.table import preset
-from vit_jax.tasks.classify.kinds.classes import ClassKind
+from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.setup import plan
 

@@ -54,7 +54,7 @@ from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import Line, Member
 from vit_jax.runs.check import check_run
-from vit_jax.tasks.classify.kinds.classes import ClassKind
+from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.tokenizer import Ids

@@ -15,7 +15,7 @@ import vit_jax
 from vit_jax import runs
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import CheckFailed, Interrupted, UserError
-from vit_jax.figures import comparison
+from vit_jax.figures import curves as comparison
 from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import with_digest
 from vit_jax.files.output import print_table, text_width

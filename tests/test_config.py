@@ -31,7 +31,7 @@ from vit_jax.runs import check as checks
 from vit_jax.runs.check import check_run
 from vit_jax.runs.values import differences, flat, from_dict, to_dict
 from vit_jax.tasks import image_spec
-from vit_jax.tasks.distil.spec import DistilLoss
+from vit_jax.tasks.classify.distil_spec import DistilLoss
 from vit_jax.tasks.table import TASKS
 
 # ----------------------------------------------------------------------------------------- sizes

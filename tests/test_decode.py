@@ -12,7 +12,7 @@ from vit_jax.models.state import merge, split_model
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.tasks.generated import Search
-from vit_jax.tasks.translate.text import search_translations, translation_ids
+from vit_jax.tasks.translate.use import search_translations, translation_ids
 from vit_jax.text.vocabulary import closed_vocabulary
 
 IDS = closed_vocabulary([]).ids

@@ -36,10 +36,10 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
+from vit_jax.tasks.classify import distil
+from vit_jax.tasks.classify.distil import distillation_loss
+from vit_jax.tasks.classify.distil_spec import DistilLoss
 from vit_jax.tasks.computed import task_of
-from vit_jax.tasks.distil import learn as distil
-from vit_jax.tasks.distil.learn import distillation_loss
-from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.table import TASKS
 from vit_jax.training import finish
 from vit_jax.training.engine.engine import Engine

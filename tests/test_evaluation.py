@@ -16,7 +16,7 @@ from vit_jax.data.images.sources.arrays import Arrays
 from vit_jax.data.images.splits import Split
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify import score as scores
-from vit_jax.tasks.classify.kinds.classes import ClassKind
+from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.engine.devices import Devices
 from vit_jax.training.engine.evaluator import Evaluator

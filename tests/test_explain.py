@@ -32,7 +32,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.models.vit_options import MAPS
 from vit_jax.tasks.classify import use
-from vit_jax.tasks.classify.kinds.table import KINDS
+from vit_jax.tasks.classify.learn import KINDS
 
 STEPS = 5
 SIZE = {"image": (8, 12), "patch": 4, "width": 8, "depth": 3, "heads": 2, "hidden": 12, "classes": 5}

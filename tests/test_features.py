@@ -246,7 +246,7 @@ def test_features_are_those_of_timms_forward_intermediates(fields, norm):
 
     from convert.verify.libraries import timm, timm_eva
     from tests.parity.layouts_timm import randomise
-    from vit_jax.tasks.classify.features import features
+    from vit_jax.tasks.classify.use import features
 
     fields = dict(image=12, patch=4, classes=3, width=16, depth=3, heads=2, hidden=24) | fields
     rotary = fields.pop("eva", False)

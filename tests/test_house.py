@@ -24,7 +24,7 @@ DOORS = ("train", "evaluate", "predict")  # commands that, imported, become what
 MOST_FILES = 20  # in a room, without those in its folders
 # What the configs and specs of networks, data and tasks are; help, presets, runs and convert read them.
 SPECS = r"models\.(\w+_(config|options)|networks|sizes)|data\.\w+\.(\w+_)?config|augmentation\.config"
-SPECS += r"|tasks\.(table|spec|image_spec|preprocessing|\w+\.spec)"
+SPECS += r"|tasks\.(table|spec|image_spec|\w+\.(\w+_)?spec)"
 # What loads no jax, at any depth.
 JAX_FREE = re.compile(
     rf"vit_jax(\.({SPECS}|(errors|plugins|files|config|text|machine|runs|presets|report|commands)(\..+)?))?"

@@ -22,8 +22,8 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.runs.check import check_run
 from vit_jax.tasks.classify.balance import class_weights, label_weights, log_prior
-from vit_jax.tasks.classify.kinds.table import kind_of
-from vit_jax.tasks.classify.loss import check_loss
+from vit_jax.tasks.classify.learn import kind_of
+from vit_jax.tasks.classify.spec import check_loss
 from vit_jax.training.engine.step import mean_over_microbatches
 
 torch = pytest.importorskip("torch")
@@ -303,7 +303,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.classify.kinds.table import kind_of
+from vit_jax.tasks.classify.learn import kind_of
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.engine import Engine

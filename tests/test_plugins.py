@@ -12,9 +12,14 @@ import pytest
 
 import vit_jax
 from vit_jax.commands import plugins as listing
+from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import UserError
+from vit_jax.models.networks import NETWORKS, network_named
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.plugins import HOOKS, Plugin, Table
 from vit_jax.runs import Run
+from vit_jax.tasks.image_spec import ImageSpec
+from vit_jax.tasks.table import TASKS, untrained_run
 from vit_jax.training.hooks import Hook
 
 
@@ -59,6 +64,32 @@ def test_a_command_of_a_package_is_listed_and_runs_and_one_that_cannot_be_loaded
     assert code == 0 and "hello: greeter, greeter:main" in out
     code, out, err = run(tmp_path, "train", "--help")
     assert code == 0 and "  digits " in out and err.count("note ") == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "use", "base", "abstract"),
+    [
+        (NETWORKS, lambda: network_named("ViT"), "NetworkConfig", NetworkConfig),
+        (TASKS, lambda: untrained_run(ViTConfig()), "TaskSpec", ImageSpec),
+    ],
+)
+def test_what_is_no_network_or_task_is_blamed_on_its_package_and_harms_no_other_name(
+    table, use, base, abstract, monkeypatch, capsys
+):
+    expected = use()
+    wrong = {"number": 7, "other": dict, "bare": abstract}
+    for name, target in wrong.items():
+        monkeypatch.setitem(table._others, name, Plugin(target, package="wrong"))
+    monkeypatch.setattr(table, "_left_out", set())
+    assert use() == expected and set(table) == set(table.ours)
+    said = capsys.readouterr().err.splitlines()
+    start = f"note     the {table.kind} "
+    assert len(said) == len(wrong) and all(line.startswith(start) and "it is left out" in line for line in said)
+    assert (
+        f"{start}'other' of the package wrong: cannot be loaded (TypeError: it is no subclass of {base}); " in said[1]
+    )
+    with pytest.raises(UserError, match=rf"{table.kind} 'bare' of the package wrong: .* lacks "):
+        table["bare"]
 
 
 def test_our_own_names_are_loaded_without_a_look_at_other_packages(monkeypatch):

@@ -36,7 +36,7 @@ from vit_jax.models.vit import ViT, fixed_positions
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify import draw as classify_pictures
 from vit_jax.tasks.classify import use
-from vit_jax.tasks.classify.kinds.classes import ClassKind
+from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.score import score
 from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.tasks.predictor import BATCH

@@ -24,7 +24,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs.check import check_run
-from vit_jax.tasks.distil.spec import DistilLoss
+from vit_jax.tasks.classify.distil_spec import DistilLoss
 
 COUNT, AMOUNT, LENGTH = ((0,), (1,)), ((-1,), (0,)), ((1,), (2,))
 RATE, CHANCE, SHARE = ((-0.01, 1.0), (0.0, 0.99)), ((-0.01, 1.01), (0.0, 1.0)), ((0.0, 1.01), (0.01, 1.0))

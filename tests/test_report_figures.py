@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attention, draw_words, rollout, to_patches
-from vit_jax.figures.classification import draw_confusion, draw_per_class, draw_wrong
 from vit_jax.figures.curves import draw_curves, smooth
 from vit_jax.figures.figure import BLUE, GREEN, ORANGE
 from vit_jax.figures.gallery import draw_gallery
 from vit_jax.figures.patches import draw_patches, draw_positions, image_patches, similarity, tile
+from vit_jax.figures.results import draw_confusion, draw_per_class
 from vit_jax.files.output import shorten
+from vit_jax.tasks.classify.draw import draw_classes
 
 
 @pytest.fixture
@@ -250,8 +252,14 @@ def test_the_colours_of_a_confusion_matrix_are_shares_of_the_true_class(tmp_path
 @pytest.mark.parametrize(("m", "channels"), [(0, 1), (1, 3), (7, 1), (50, 3)])
 def test_wrong(tmp_path, rng, m, channels, texts):
     images = rng.integers(0, 256, (m, 8, 12, channels), dtype=np.uint8)
-    truth, predicted, confidence = np.zeros(m, int), np.ones(m, int), np.linspace(1, 0.5, m)
-    draw_wrong(images, truth, predicted, confidence, ["cat", "dog"], tmp_path / "wrong.png", "last weights")
+    split = SimpleNamespace(labels=np.zeros(m, int), take=lambda numbers: images[numbers], name=str)
+    result = SimpleNamespace(predicted=np.ones(m, int), confidence=np.linspace(1, 0.5, m))
+    result.confusion = np.array([[0, m], [0, 0]])
+    result.per_class = dict.fromkeys(("precision", "recall", "f1"), np.zeros(2))
+    shown = draw_classes(split, result, ["cat", "dog"], tmp_path, "last weights")
+    assert [each["name"] for each in shown.worst] == [str(i) for i in range(min(m, 36))]
+    for other in ("confusion", "per-class"):
+        (tmp_path / f"{other}.png").unlink()
     check(tmp_path / "wrong.png")
     captions = [text for text in texts if "cat" in text and "dog" in text]
     assert len(captions) == min(m, 36)

@@ -19,10 +19,10 @@ from vit_jax import runs
 from vit_jax.errors import UserError
 from vit_jax.extras.report import charts, parts, tables
 from vit_jax.extras.report import command as report_command
+from vit_jax.extras.report import keep as kept
 from vit_jax.extras.report.command import command, report
 from vit_jax.extras.report.hook import leave_report
-from vit_jax.figures import report_data
-from vit_jax.figures.report_data import keep_attention, keep_classes, keep_positions, keep_texts
+from vit_jax.figures.parts import Attention, Classes, Positions, Texts
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.images import finetuned
 from vit_jax.presets.table import preset
@@ -82,11 +82,11 @@ def keep(folder, names, examples=6):
         {"name": f"test[{i}]", "image": x, "true": 0, "predicted": 1, "confidence": 0.9} for i, x in enumerate(images)
     ]
     scores = {name: np.linspace(0.5, 1, k) for name in ("precision", "recall", "f1")}
-    keep_classes(folder.plots, "test split, best weights", names, confusion, scores, worst)
+    kept.keep(folder.plots, Classes("test split, best weights", names, confusion, scores, worst))
     weights = rng.dirichlet(np.ones(5), (2, 3, 5)).astype(np.float32)  # [L, H, N, N] of a cls token and 2 x 2 patches
     looks = [{"title": names[0], "image": x, "grid": (2, 2), "weights": weights} for x in images[:2]]
-    keep_attention(folder.plots, "best weights", looks, ["cls token"])
-    keep_positions(folder.plots, "best weights", rng.standard_normal((5, 7)), 1, (2, 2))
+    kept.keep(folder.plots, Attention("best weights", looks, ["cls token"]))
+    kept.keep(folder.plots, Positions("best weights", rng.standard_normal((5, 7)), 1, (2, 2)))
     return weights
 
 
@@ -235,9 +235,9 @@ def test_names_with_scripts_are_text_and_the_policy_allows_two_scripts_and_no_ne
     names = [EVIL, *map(str, range(1, 10))]
     folder = made("evil", names=names)
     keep(folder, names)
-    keep_texts(folder.plots, EVIL, 5, 1, [
+    kept.keep(folder.plots, Texts(EVIL, 5, 1, [
         {"name": EVIL, "references": [EVIL], "said": EVIL, "source": EVIL, "score": 1.5}
-    ])  # fmt: skip
+    ]))  # fmt: skip
     page = page_of("evil")
     tags = [tag for tag, _ in page.elements]
     assert tags.count("script") == 3 and EVIL in page.said and EVIL in drawn(page)["classes"]["names"]
@@ -338,11 +338,11 @@ def test_a_thousand_classes_fit(monkeypatch):
     worst = [
         {"name": f"test[{i}]", "image": x, "true": i, "predicted": 0, "confidence": 0.5} for i, x in enumerate(images)
     ]
-    keep_classes(folder.plots, "test split", names, confusion, scores, worst)
+    kept.keep(folder.plots, Classes("test split", names, confusion, scores, worst))
     maps = rng.dirichlet(np.ones(197), (12, 197)).astype(np.float32)
     looks = [{"title": "x", "image": x, "grid": (14, 14), "weights": np.stack([maps] * 12)} for x in images[:2]]
-    keep_attention(folder.plots, "best weights", looks, ["cls token"])
-    keep_positions(folder.plots, "best weights", rng.standard_normal((197, 16)), 1, (14, 14))
+    kept.keep(folder.plots, Attention("best weights", looks, ["cls token"]))
+    kept.keep(folder.plots, Positions("best weights", rng.standard_normal((197, 16)), 1, (14, 14)))
     page = page_of("many")
     shown = drawn(page)["attention"][0]
     kept_cells = len(drawn(page)["classes"]["cells"]) // 3
@@ -395,17 +395,17 @@ def test_attention_that_is_too_much_loses_examples_then_tokens_then_heads_then_l
     shape, count, layers, heads, note
 ):
     side = math.isqrt(shape[2])
-    found, said = report_data.fit_attention([np.broadcast_to(np.float32(0.5), shape)] * count, (side, side))
+    found, said = kept.fit_attention([np.broadcast_to(np.float32(0.5), shape)] * count, (side, side))
     assert note in said and bool(found) == bool(layers)
     for some in found:
         assert some.weights.shape[:2] == (layers, heads) and some.layers == list(range(layers))
         assert some.weights.shape[2] == len(some.looking) and some.looking[0] == 0
-    assert sum(some.weights.size for some in found) <= report_data.WEIGHTS
+    assert sum(some.weights.size for some in found) <= kept.WEIGHTS
 
 
 def test_of_too_many_layers_some_are_kept_the_last_among_them():
     numbers = np.arange(10, dtype=np.float32)[:, None, None, None]
-    found, said = report_data.fit_attention([np.broadcast_to(numbers, (10, 1, 30, 30))], most=2800)
+    found, said = kept.fit_attention([np.broadcast_to(numbers, (10, 1, 30, 30))], most=2800)
     assert said == "in 3 of its 10 layers" and found[0].layers == [3, 6, 9]
     assert found[0].weights[:, 0, 0, 0].tolist() == [3, 6, 9]
 

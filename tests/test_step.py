@@ -30,7 +30,7 @@ from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.classify.kinds.classes import ClassKind
+from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices

@@ -26,10 +26,10 @@ from vit_jax.config.run import LossConfig
 from vit_jax.config.trees import flatten, unflatten
 from vit_jax.models.build import definition
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.tasks.classify.kinds.table import kind_of
+from vit_jax.tasks.classify.distil import distillation_loss
+from vit_jax.tasks.classify.distil_spec import DistilLoss
+from vit_jax.tasks.classify.learn import kind_of
 from vit_jax.tasks.computed import task_of
-from vit_jax.tasks.distil.learn import distillation_loss
-from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.next_token import mean_loss
 from vit_jax.training.engine.engine import BINS, Engine, histogram
 from vit_jax.training.engine.evaluator import Evaluator

@@ -26,7 +26,7 @@ from vit_jax.extras.vectors.vectors import open_features
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.distil.spec import DistilLoss
+from vit_jax.tasks.classify.distil_spec import DistilLoss
 from vit_jax.text.record import open_one, open_tokenizers
 from vit_jax.text.tokenizer import Ids
 

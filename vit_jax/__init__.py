@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from .models.vit import ViT
     from .models.vit_config import ViTConfig
     from .presets.table import build
-    from .reports.compare import compare
-    from .reports.figure import figure
+    from .reports.compare import compare, figure
     from .training.engine.optim import optimizer
     from .training.train import steps, train
     from .weights.export import export
@@ -41,7 +40,7 @@ _MODULES = {  # public name: the module that has it
     "compare": "reports.compare",
     "evaluate": "commands.evaluate",
     "export": "weights.export",
-    "figure": "reports.figure",
+    "figure": "reports.compare",
     "load": "weights.load",
     "optimizer": "training.engine.optim",
     "predict": "commands.prediction.function",

@@ -42,10 +42,14 @@ class Table(Mapping[str, T]):
         group: entry points of other packages are those of `vit_jax.GROUP`.
         ours: {name: what it stands for} of this project.
         built_in: other names of ours, which no package can have.
+        base: the class that each name stands for a subclass of, and whose `check_members` raises TypeError where one
+            lacks what it has to define; None: a name may stand for anything.
     """
 
-    def __init__(self, kind: str, group: str, ours: Mapping[str, Plugin], built_in: Sequence[str] = ()):
-        self.kind, self.group, self.ours, self.built_in = kind, group, dict(ours), built_in
+    def __init__(
+        self, kind: str, group: str, ours: Mapping[str, Plugin], built_in: Sequence[str] = (), base: Any = None
+    ):
+        self.kind, self.group, self.ours, self.built_in, self.base = kind, group, dict(ours), built_in, base
         self._left_out: set[str] = set()
 
     def plugins(self) -> dict[str, Plugin]:
@@ -58,7 +62,12 @@ class Table(Mapping[str, T]):
             return self.ours[name].load()  # type: ignore[no-any-return]
         plugin = self._others[name]
         with self.blaming(name, "cannot be loaded"):
-            return plugin.load()  # type: ignore[no-any-return]
+            found = plugin.load()
+            if self.base is not None:
+                if not (isinstance(found, type) and issubclass(found, self.base)):
+                    raise TypeError(f"it is no subclass of {self.base.__name__}")
+                found.check_members()
+            return found  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def blaming(self, name: str, what: str = "failed") -> Iterator[None]:
@@ -135,6 +144,8 @@ CAPABILITIES: Table[Any] = Table(
 READERS = {"vectors": Plugin("vit_jax.extras.vectors.vectors:vectors_in")}
 # What makes source and target of a text alone, by `data.corrupt`.
 CORRUPTIONS = {"spans": Plugin("vit_jax.extras.denoise:corruption_of")}
+# What draws a figure of a run anew from what a hook has kept of it, by the figure's name.
+REDRAWN = {"confusion": Plugin("vit_jax.extras.report.keep:kept_confusion")}
 SOURCES: Table[Any] = Table(
     "source",
     "sources",

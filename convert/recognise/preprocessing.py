@@ -10,7 +10,7 @@ from vit_jax.config.dotted import replace_fields
 from vit_jax.config.fields import are_texts
 from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import UserError
-from vit_jax.tasks.preprocessing import LARGEST_SIZE, preprocess_fault
+from vit_jax.tasks.image_spec import LARGEST_SIZE, preprocess_fault
 
 from ..layout import Facts, Json
 from .outputs import count

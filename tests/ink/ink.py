@@ -26,8 +26,7 @@ from vit_jax.models.lowering import PLAIN
 from vit_jax.presets.variants import Preset
 from vit_jax.tasks.base import Task
 from vit_jax.tasks.image_spec import Preprocessing
-from vit_jax.tasks.images import ImagePredictor
-from vit_jax.tasks.predictor import Answer
+from vit_jax.tasks.predictor import Answer, ImagePredictor
 from vit_jax.tasks.spec import TaskSpec
 
 
@@ -138,16 +137,16 @@ class Ink(Task):
         for file, said in zip(inputs, self.top_k(predictor.model, predictor.pixels(inputs)).tolist(), strict=True):
             yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")], (f"{said:.6f}",))
 
-    def draw_result(self, split: Any, result: Any, metadata: Any, folder: Any, caption: str) -> tuple[str, ...]:
+    def draw_result(self, split: Any, result: Any, metadata: Any, folder: Any, caption: str) -> tuple[Any, Any]:
         (folder / "furthest.txt").write_text(f"{split.name(int(result.predicted.argmax()))}\n", encoding="utf-8")
-        return ()
+        return (), ()
 
-    def pictures(self, network: Any, data: Any, plots: Any, samples: Any, caption: str) -> str:
+    def pictures(self, network: Any, data: Any, plots: Any, samples: Any, caption: str) -> tuple[str, Any]:
         images = data.splits["test"].take(np.arange(50))
         with page(plots / "ink.png", 5, 5) as figure:
             axes = figure.subplots(subplot_kw={"xlabel": "teacher", "ylabel": "perceptron", "title": caption})
             axes.plot(np.asarray(self.teacher(images)), np.asarray(self.top_k(network, images)), "o")
-        return ""
+        return "", ()
 
 
 def preset() -> Preset:

@@ -20,11 +20,11 @@ from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import LossConfig, RunConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.classify.kinds.classes import ClassKind
+from vit_jax.tasks.classify.classes import ClassKind
+from vit_jax.tasks.classify.distil import distillation_loss
+from vit_jax.tasks.classify.distil_spec import DistilLoss
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
-from vit_jax.tasks.distil.learn import distillation_loss
-from vit_jax.tasks.distil.spec import DistilLoss
 from vit_jax.tasks.translate import learn as sentences
 from vit_jax.text.vocabulary import closed_vocabulary
 

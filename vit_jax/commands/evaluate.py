@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from ..files.metrics import as_json
 from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.classes import Spoken
+from ..training.hooks import Hooks
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
 from .selection import flag_advised, table_fields
 
@@ -242,7 +243,8 @@ def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
     write_json(folder / "metrics.json", facts)
     task, given = m.task, (m.examples, m.result, m.metadata)
     write_csv(folder / "predictions.csv", *task.table(*given))
-    lines = task.draw_result(*given, folder, title)
+    lines, parts = task.draw_result(*given, folder, title)
+    Hooks(replace(m.net.run, hooks=())).each("drawn", folder, parts)
     return *lines, f"{folder} has {', '.join(sorted(path.name for path in folder.iterdir()))}"
 
 

@@ -214,6 +214,11 @@ class NetworkConfig:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.name = cls.__name__.removesuffix("Config")
+        cls.check_members()
+
+    @classmethod
+    def check_members(cls) -> None:
+        """Raise TypeError where it lacks what a subclass has to define."""
         for member, purpose in _TO_WRITE.items():
             if getattr(cls, member, None) is getattr(NetworkConfig, member, None):
                 raise TypeError(f"{cls.__name__} lacks {member}: {purpose}; define it in the class")

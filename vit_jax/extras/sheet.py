@@ -147,7 +147,7 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     from ..data.images.open import open_images
     from ..data.order import SHUFFLE, permutation
     from ..models.layers import fold
-    from ..tasks.classify.kinds.table import kind_of
+    from ..tasks.classify.learn import kind_of
 
     c, data, config = run.model, run.data, run.augment
     assert isinstance(c, TakesImages) and isinstance(data, ImageData) and isinstance(config, ImageAugment)

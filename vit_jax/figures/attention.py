@@ -170,8 +170,6 @@ def draw_words(
     w, h, top = 1.35, 1.35 * aspect(image), 0.95
     tall = 0.3 + lines * (h + 0.28)  # all words of one layer
     width = max(0.15 + (columns + 1) * (w + 0.12) + 1, 6.5)
-    dimmed = (70 + 0.45 * image.mean(axis=-1, keepdims=True)).astype(np.uint8)
-    overlay = {"cmap": "inferno", "vmin": 0, "vmax": 1, "alpha": 0.6, "interpolation": "nearest"}
     with sheet(path, width, top + len(chosen) * tall + 0.1) as ax:
         title = "Cross-attention: from each word of the caption to the patches"
         ax.text(width / 2, 0.25, title, ha="center", va="center", size=12)
@@ -182,12 +180,10 @@ def draw_words(
             put(ax, image, 0.15, y + 0.2, w, h)
             for k, (values, word) in enumerate(zip(maps, words, strict=True)):
                 x, down = 0.15 + (1 + k % WORDS) * (w + 0.12), y + 0.2 + k // WORDS * (h + 0.28)
-                put(ax, dimmed, x, down, w, h)
-                put(ax, stretch(values), x, down, w, h, **overlay)
+                put(ax, _dimmed(image), x, down, w, h)
+                put(ax, stretch(values), x, down, w, h, **OVER)
                 ax.text(x + w / 2, down - 0.05, shorten(word, 14), ha="center", va="bottom")
-        put(ax, np.linspace(1, 0, 256)[:, None], width - 0.9, top + 0.2, 0.18, h, cmap="inferno")
-        ax.text(width - 0.65, top + 0.2, "most in\nthe map", va="top", size=9)
-        ax.text(width - 0.65, top + 0.2 + h, "least", va="bottom", size=9)
+        _color_bar(ax, width - 0.9, top + 0.2, h)
 
 
 def rollout(attention: np.ndarray) -> np.ndarray:

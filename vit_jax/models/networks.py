@@ -18,6 +18,7 @@ NETWORKS: Table[type[NetworkConfig]] = Table(
         "resnet": Plugin("vit_jax.models.resnet_config:ResNetConfig"),
         "captioner": Plugin("vit_jax.models.captioner_config:CaptionerConfig"),
     },
+    base=NetworkConfig,
 )
 
 

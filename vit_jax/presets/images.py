@@ -10,7 +10,7 @@ from ..config.network import NetworkConfig
 from ..config.run import LossConfig, OptimConfig, RunConfig
 from ..data.images.config import ImageData
 from ..models.vit_config import ViTConfig, sized_config
-from ..tasks.distil.spec import DistilLoss
+from ..tasks.classify.distil_spec import DistilLoss
 from ..tasks.table import untrained_run
 from .variants import FEW_EPOCHS, Preset
 

@@ -22,7 +22,7 @@ from ..runs.values import flat
 from ..tasks.table import task_spec
 
 if TYPE_CHECKING:
-    from ..figures.comparison import Series
+    from ..figures.curves import Series
 
 T = TypeVar("T")
 # Runs by name, or by the summary that `train` returns.
@@ -208,9 +208,6 @@ def _warnings(lines: list[Line]) -> list[str]:
     return notes
 
 
-# ------------------------------------------------------------------------------------------------------- results
-
-
 def result_on_test(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics on test of the best weights, else of the last; empty if a summary has none."""
     test = summary.get("test")
@@ -275,9 +272,6 @@ def mean_and_spread(values: list[float]) -> dict[str, Any]:
     return {"mean": statistics.fmean(values), "std": std, "values": values}
 
 
-# -------------------------------------------------------------------------------------------------------- curves
-
-
 def highlighted_lines(found: Comparison) -> list[int]:
     """The numbers of the lines whose curves have a colour: all, or of many those with the lowest validation loss."""
     if len(found.lines) <= COLOURED:
@@ -315,7 +309,7 @@ def _series(points: list[dict[int, tuple[float, float]]]) -> Series | None:
     """The mean and spread of runs at the steps that all of them have, or of one run its curve; None without any."""
     import numpy as np
 
-    from ..figures.comparison import Series
+    from ..figures.curves import Series
 
     known = [each for each in points if each]
     if not known:

@@ -31,6 +31,7 @@ from ..config.network import Teacher
 from ..config.run import RunConfig
 from ..data.base import Data, Given
 from ..errors import Field, UserError
+from ..figures.parts import Part
 from ..files.output import html_table
 from ..machine.targets import HERE, Target
 from ..scores.classes import Scores
@@ -281,29 +282,28 @@ class Task:
 
     def draw_result(
         self, split: Any, result: Any, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """Write figures or texts on the result of a split into `folder`, which exists: above all its worst examples.
 
-        What report.html is to show of them is kept there too, by `keep_classes` or `keep_texts` of figures.report_data.
-        `caption` is a line for each figure, which says what it shows. Returns lines to print, which say what is in the
-        folder.
+        `caption` is a line for each figure, which says what it shows. Returns (lines to print, which say what is in the
+        folder; what a page about the result is to show).
         """
-        return ()
+        return (), ()
 
-    def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> str:
+    def pictures(self, network: Any, data: Any, plots: Path, samples: Path, caption: str) -> tuple[str, Sequence[Part]]:
         """Draw a trained network, and write sample inputs.
 
         Args:
             data: what `open_data` returned.
-            plots: a folder, for PNGs, and for what report.html is to show (`figures.report_data.keep_attention`).
+            plots: a folder, for PNGs.
             samples: a folder, for sample inputs.
             caption: a line for each figure, which says which weights it shows.
 
         Returns:
-            an input for the command `vit_jax.predict` to show to the user: a text, or a file's path from the folder
-            that holds `samples`; '' if there is none.
+            (an input for the command `vit_jax.predict` to show to the user: a text, or a file's path from the folder
+            that holds `samples`; '' if there is none; what a page about the network is to show).
         """
-        return ""
+        return "", ()
 
     # Prediction.
 

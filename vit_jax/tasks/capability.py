@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import UserError
+from ..figures.parts import Part
 from ..files.terminal import print_note
 from ..plugins import CAPABILITIES
 
@@ -56,11 +57,12 @@ class Capability:
         return ()
 
     @classmethod
-    def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
-        """At the end of a run: draw into the folder `plots`, or keep sections there for the report.
+    def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> Sequence[Part]:
+        """At the end of a run: draw into the folder `plots`. Returns what a page about the run is to show.
 
         The result is that of the test split, or None; `data` are as `Task.open_data` returns them.
         """
+        return ()
 
 
 @contextlib.contextmanager

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from ..config.run import RunConfig
+from ..plugins import Plugin
 from .base import Task
-from .table import task_spec
+from .table import TASKS, task_spec
 
 
 def task_class(name: str) -> type[Task]:
     """The class that computes a task."""
-    module, _, cls = task_spec(name).computes.partition(":")
-    return cast(type[Task], getattr(import_module(module), cls))
+    computes = Plugin(task_spec(name).computes)
+    with TASKS.blaming(name, "cannot be loaded"):
+        return computes.load()  # type: ignore[no-any-return]
 
 
 def task_of(run: RunConfig, metadata: Mapping[str, Any]) -> Task:

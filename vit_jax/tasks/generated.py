@@ -19,10 +19,11 @@ from ..decode.search import Found, generate
 from ..errors import Field, UserError
 from ..files.terminal import printable
 from ..machine import backend
-from ..machine.numerics import random_key
+from ..machine.numerics import random_key, with_fixed_settings
 from ..models.state import merge, split_model
 from ..text.tokenizer import Ids, Tokenizer
 from .base import Batch, Task
+from .capability import EXPLAIN_STEPS
 from .predictor import BATCH, Answer, Predictor, batches
 
 
@@ -114,9 +115,11 @@ class Generation(Task, abstract=True):
         return self.shifted(batch)[2].sum()
 
     def searching(self, changes: Mapping[str, Any]) -> Self:
-        """The task with other settings of its search."""
-        limit = 0 if self.any_length else self.length
-        decoding = change_search(self.decoding, changes, limit, self.target.unit)
+        decoding = check_decoding(replace(self.decoding, **{**changes, **_sequences(changes)}))
+        for name in ("min_length", "max_length"):
+            if not self.any_length and 0 < self.length < getattr(decoding, name):
+                most = f"texts of this run have at most {self.length} {self.target.unit}, their end among them"
+                raise UserError(Field(name), f"is {getattr(decoding, name)}, but {most}", "lower it")
         return replace(self, decoding=decoding, length=max(self.length, decoding.min_length, decoding.max_length))
 
     @property
@@ -126,7 +129,6 @@ class Generation(Task, abstract=True):
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`."""
         given, text = self.header_names
         return (given, text) if self.decoding.nbest == 1 else (given, "rank", text, "score")
 
@@ -145,10 +147,6 @@ class Generation(Task, abstract=True):
 class Writer(Predictor):
     """A trained network that writes a text for each input, one or several."""
 
-    def as_list(self, inputs: Any) -> tuple[Sequence[Any], bool]:
-        """One or several inputs as `write` takes them -> (these, whether only one was given)."""
-        raise NotImplementedError
-
     def write(self, several: Any, first: int = 0) -> list[Any]:
         """The text of each input; where the search gives several (nbest), [(text, score), ...]."""
         raise NotImplementedError
@@ -164,19 +162,24 @@ class Writer(Predictor):
         texts = [text for first, some in batches(several, batch) for text in writer.write(some, first)]
         return texts[0] if one else texts
 
+    @with_fixed_settings
+    def explain(
+        self, inputs: Any, method: str = "ig", class_name: str = "", steps: int = EXPLAIN_STEPS, batch: int = 1
+    ) -> Any:
+        """What of each text, or of each image, counted for each token that is written of it.
 
-def change_search(decoding: Decoding, changes: Mapping[str, Any], limit: int, unit: str) -> Decoding:
-    """Other settings of a search."""
-    settings = check_decoding(replace(decoding, **{**changes, **_sequences(changes)}))
-    for name in ("min_length", "max_length"):
-        if 0 < limit < getattr(settings, name):
-            raise UserError(
-                Field(name),
-                f"is {getattr(settings, name)}, but texts of this run have at most {limit} {unit}, their end among "
-                "them",
-                "lower it",
-            )
-    return settings
+        Args:
+            inputs: one or several; one is explained as a list of one.
+            method: ig or rollout, as of `Classifier.explain`; the baseline of ig is the mean of the embedding's table,
+                or of pixels.
+            class_name: there are no classes to name.
+            steps: of integrated gradients, each a pass forward, and one back for each token.
+
+        Returns:
+            TranslationExplanation: `sources`, `tokens`, `maps` (of each text [T, S]), or CaptionExplanation: `tokens`,
+            `maps` (of each caption [T, gh, gw]); and `draw(path)`, `write(name)`.
+        """
+        return self.capability("explain").explain(inputs, method, class_name, steps)
 
 
 def _sequences(changes: Mapping[str, Any]) -> dict[str, Any]:

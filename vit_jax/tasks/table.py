@@ -20,9 +20,10 @@ TASKS: Table[type[TaskSpec]] = Table(
         "translate": Plugin("vit_jax.tasks.translate.spec:TranslateSpec"),
         "caption": Plugin("vit_jax.tasks.caption.spec:CaptionSpec"),
         "caption-features": Plugin("vit_jax.extras.vectors.spec:CaptionFeaturesSpec"),
-        "distil": Plugin("vit_jax.tasks.distil.spec:DistilSpec"),
+        "distil": Plugin("vit_jax.tasks.classify.distil_spec:DistilSpec"),
         "classify-resnet": Plugin("vit_jax.tasks.classify.spec:ClassifyResNetSpec"),
     },
+    base=TaskSpec,
 )
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..figures.captions import draw_captions
-from ..figures.report_data import keep_texts
+from ..figures.gallery import draw_captions
+from ..figures.parts import Texts
 from ..files.atomic import write_text
 from ..files.terminal import printable
 
@@ -72,8 +72,8 @@ def summarise_worst(wrong: Sequence[Wrong], total: int, file: str) -> tuple[str,
 
 def write_worst(
     path: Path, wrong: Sequence[Wrong], sources: Sequence[str], caption: str, total: int, what: str = "translations"
-) -> None:
-    """Write a text file of the worst texts with their sources, the worst first, and keep them for report.html."""
+) -> Texts:
+    """Write a text file of the worst texts with their sources, the worst first."""
     parts = [f"The {min(len(wrong), WORST)} worst {what} by chrF (0 to 100) of each sentence; {caption}\n"]
     shown = list(zip(wrong, sources, strict=False))[:WORST]
     for w, source in shown:
@@ -82,23 +82,22 @@ def write_worst(
             f"{w.name}  chrF {w.score:.1f}\n" + "".join(f"  {what:9}  {printable(text)}\n" for what, text in lines)
         )
     write_text(path, "\n".join(parts))
-    rows = [{**_row(w), "source": source} for w, source in shown]
-    keep_texts(path.parent, caption, total, len(wrong), rows)
+    return Texts(caption, total, len(wrong), [{**_row(w), "source": source} for w, source in shown])
 
 
 def _row(w: Wrong) -> dict[str, Any]:
-    """One of the worst texts, as `figures.report_data.keep_texts` takes it."""
+    """One of the worst texts, as `figures.parts.Texts` has them."""
     return {"name": w.name, "references": list(w.references), "said": w.predicted, "score": round(w.score, 2)}
 
 
 def draw_worst(
     images: Callable[[np.ndarray], np.ndarray], wrong: Sequence[Wrong], total: int, path: Path, caption: str
-) -> None:
-    """Draw the images of the worst captions, and keep them for report.html: images int [k]."""
+) -> Texts:
+    """Draw the images of the worst captions; images: of their numbers, int [k]."""
     worst = wrong[:PICTURES]
     shown = images(np.array([w.number for w in worst], int))
     title = f"Worst captions by chrF: {len(worst)} of {len(wrong):,} that are not as in the data, of {total:,}"
     references, said = [w.references[0] for w in worst], [w.predicted for w in worst]
     draw_captions(shown, references, said, path, title, caption)
     rows = [{**_row(w), "image": image} for w, image in zip(worst, shown, strict=True)]
-    keep_texts(path.parent, caption, total, len(wrong), rows)
+    return Texts(caption, total, len(wrong), rows)

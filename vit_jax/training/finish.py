@@ -19,8 +19,8 @@ from ..files.reading import show_path
 from ..files.terminal import print_note, print_wrapped, printable
 from ..plugins import CAPABILITIES
 from ..reports import compare
+from ..reports.compare import draw_curves_of
 from ..reports.comparison import gather, mean_and_spread, splits
-from ..reports.figure import draw_curves_of
 from ..runs.several import VARIED, kind_of
 from ..tasks.capability import blaming
 from ..tasks.table import task_spec
@@ -146,13 +146,15 @@ def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str
         caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
     data = s.setup.dataset
     network = merge(s.setup.evaluator.definition, parameters)
-    sample = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
+    sample, parts = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
+    s.hooks.each("drawn", s.folder.plots, parts)
     if result is not None:
         measured = f"test split, {caption}"
-        task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, measured)
+        _, parts = task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, measured)
+        s.hooks.each("drawn", s.folder.plots, parts)
     for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
-            each.draw(task, network, data, result, s.folder.plots, caption)
+            s.hooks.each("drawn", s.folder.plots, each.draw(task, network, data, result, s.folder.plots, caption))
     return sample
 
 

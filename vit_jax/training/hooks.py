@@ -7,12 +7,14 @@ goes on, and loses nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .. import runs
 from ..config.run import RunConfig
 from ..errors import Field, UserError
+from ..figures.parts import Part
 from ..files.terminal import print_note
 from ..plugins import HOOKS
 
@@ -21,8 +23,8 @@ class Hook:
     """What a feature does around a run; each method that it does not define does nothing.
 
     The order is `check`, `begin`, then `before` and `step` for steps that are due, `row` and `saved` where they fall,
-    `end` and `close`. Of several hosts the owner of the run's folder alone has hooks, so none may be due there, or
-    compute with the state. A session is that of training/session.py.
+    `drawn`, `end` and `close`. Of several hosts the owner of the run's folder alone has hooks, so none may be due
+    there, or compute with the state. A session is that of training/session.py.
 
     Args:
         argument: what stands after the name in the field `hooks`, as NAME:ARGUMENT.
@@ -60,6 +62,9 @@ class Hook:
 
     def saved(self, session: Any, step: int) -> None:
         """When a checkpoint of a step is being written."""
+
+    def drawn(self, plots: Path, parts: Sequence[Part]) -> None:
+        """When figures of a network are in a folder, at the end of a run or after an evaluation: what they show."""
 
     def end(self, folder: runs.Run, again: bool) -> None:
         """When a run, or a group, has its summary; `again`: it is shown once more, and only this is called."""

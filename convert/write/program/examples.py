@@ -40,7 +40,7 @@ class Examples:
 def open_examples(plan: Plan, run: str, source: str) -> Examples:
     """The images of the data that a run was trained on; of weights that are no run's, of other data."""
     from vit_jax.data.images.preprocess import Preprocess
-    from vit_jax.tasks.classify.kinds.table import kind_of
+    from vit_jax.tasks.classify.learn import kind_of
 
     path, prepared = run or plan.reading.path, plan.facts.preprocess
     if prepared is None:
@@ -129,7 +129,7 @@ def measured(examples: Examples, outputs: tuple[np.ndarray, np.ndarray], count: 
     """How the outputs [n, K] of two programs for the measured images differ -> [before, after]."""
     import jax.numpy as jnp
 
-    from vit_jax.tasks.classify.kinds.table import kind_of
+    from vit_jax.tasks.classify.learn import kind_of
 
     split = examples.measured
     kind = kind_of(split.outputs, count)

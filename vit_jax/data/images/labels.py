@@ -1,7 +1,7 @@
 """The labels of images, by what is learned of them: one class, a set of labels, or numbers (config/outputs.py).
 
 What a source, a split and a batch of images do with labels is in one class of each kind here; what a network and its
-task do with them is in tasks/classify/kinds. n is the number of examples, K that of classes, labels or numbers.
+task do with them is in tasks/classify/kind.py. n is the number of examples, K that of classes, labels or numbers.
 """
 
 from __future__ import annotations

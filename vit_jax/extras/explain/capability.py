@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from ...config.fields import option
 from ...errors import Field, UserError
+from ...figures.parts import Sections
 from ...plugins import Plugin
 from ...tasks.capability import EXPLAIN_BATCH, Capability
 
@@ -93,9 +94,11 @@ class Explain(Capability):
         yield "written", ", ".join(found.write(options.explain_to, caption))
 
     @classmethod
-    def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
-        if kind := _kind_of(task.predictor):
-            kind.load().draw(task, network, data, result, plots, caption)
+    def draw(cls, task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> Sequence[Sections]:
+        """What counted in the worst images, or in the first for each word."""
+        kind = _kind_of(task.predictor)
+        sections = kind.load().draw(task, network, data, result, plots, caption) if kind else None
+        return () if sections is None else [Sections(sections, "explanations")]
 
 
 def _kind_of(predictor: type) -> Plugin | None:

@@ -12,11 +12,11 @@ from jax import Array
 
 from ...config.hints import nearest
 from ...errors import Field, UserError
-from ...figures.report_data import Section, keep_sections
+from ...figures.parts import Section
 from ...machine.targets import HERE
 from ...tasks.capability import EXPLAIN_BATCH, EXPLAIN_STEPS
 from ...tasks.classify.draw import visible
-from ...tasks.classify.kinds.base import Kind
+from ...tasks.classify.kind import Kind
 from ...tasks.classify.use import Classifier
 from ...tasks.predictor import check_positive
 from .capability import IMAGES, Method
@@ -64,11 +64,11 @@ class OfImages:
         return explain(net.model, net.kind, net.normalised(pixels), pixels, names_of(several), method, **how)
 
     @staticmethod
-    def draw(task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
-        """Keep what counted in the worst errors for what was said, and for what is true, by integrated gradients."""
-        if result is not None:
-            sections = worst_section(network, task, data.splits["test"], result, f"test split, {caption}")
-            keep_sections(plots, sections, "explanations")
+    def draw(task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> list[Section] | None:
+        """What counted in the worst errors for what was said, and for what is true, by integrated gradients."""
+        if result is None:
+            return None
+        return worst_section(network, task, data.splits["test"], result, f"test split, {caption}")
 
 
 def number_of(kind: Kind, name: str) -> int:

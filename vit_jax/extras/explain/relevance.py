@@ -161,7 +161,7 @@ def explain_caption(
     first = c.vit.first_patch
     rows = slice(first if c.memory == "patches" else 0, None)
     found = _attended(model, ("vit.attention", OWN, CROSS), image[None], given[None])
-    return _through_decoder(*found, rows)[:, first:].reshape(-1, *c.vit.grid)
+    return _through_decoder(rows, *found)[:, first:].reshape(-1, *c.vit.grid)
 
 
 def explain_translation(
@@ -177,10 +177,10 @@ def explain_translation(
         return np.asarray(maps, np.float64).sum(-1)
     padding = (source != pad)[None]
     found = _attended(model, ("encoder.attention", OWN, CROSS), source[None], given[None], source_padding=padding)
-    return _through_decoder(*found, slice(None))
+    return _through_decoder(slice(None), *found)
 
 
-def _through_decoder(encoder: Array, own: Array, crossed: Array, rows: slice) -> np.ndarray:
+def _through_decoder(rows: slice, encoder: Array, own: Array, crossed: Array) -> np.ndarray:
     """`rollout` from a decoder's tokens to the input of the encoder: encoder [1, L, N, N], own [1, L, T, T], crossed
     [1, L, T, S] -> float64 [T, N].
 

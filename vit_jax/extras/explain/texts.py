@@ -11,15 +11,15 @@ from jax import Array
 
 from ...decode.buckets import lengths_to
 from ...errors import Field, UserError
-from ...figures.report_data import Section, keep_sections
+from ...figures.parts import Section
 from ...tasks.capability import EXPLAIN_STEPS
-from ...tasks.caption.text import Captioning, captured_inputs
-from ...tasks.caption.use import Describer
+from ...tasks.caption.learn import Captioning
+from ...tasks.caption.use import Describer, captured_inputs
 from ...tasks.classify.draw import visible
 from ...tasks.generated import tokens_and_end
 from ...tasks.predictor import check_positive
-from ...tasks.translate.text import Translation, captured_ids, strip_padding
-from ...tasks.translate.use import Translator
+from ...tasks.translate.learn import Translate
+from ...tasks.translate.use import Translator, captured_ids, strip_padding
 from .capability import TEXTS, Method
 from .explained import KEY, CaptionExplanation, TranslationExplanation, draw_explained_text, names_of, overlaid
 from .relevance import explain_caption, explain_translation, given_and_said
@@ -57,8 +57,8 @@ class OfTranslations(OfTexts):
         return TranslationExplanation(method, tuple(several), tokens, maps, sources)
 
     @staticmethod
-    def draw(task: Translation, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
-        """Draw and keep which tokens of the first sentence counted for each token of its translation."""
+    def draw(task: Translate, network: Any, data: Any, result: Any, plots: Path, caption: str) -> list[Section]:
+        """Draw which tokens of the first sentence counted for each token of its translation."""
         shown = data.splits.get("test") or data.splits["train"]
         source = shown.subset(np.arange(1)).source[0]
         words, said, maps = explained_translation(
@@ -68,8 +68,7 @@ class OfTranslations(OfTexts):
         text = data.source.decode(source)
         about = f"{caption}: {text}; by integrated gradients: how much a token of the sentence raised the logit"
         rows = [(token, *map("{:.2f}".format, row)) for token, row in zip(said, maps, strict=True)]
-        section = Section(TITLE, about, plots / "explained.png", ("said", *words), rows)
-        keep_sections(plots, [section], "explanations")
+        return [Section(TITLE, about, plots / "explained.png", ("said", *words), rows)]
 
 
 class OfCaptions(OfTexts):
@@ -86,8 +85,8 @@ class OfCaptions(OfTexts):
         return CaptionExplanation(method, names_of(several), tokens, maps, pixels)
 
     @staticmethod
-    def draw(task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> None:
-        """Keep which patches of the first image counted for each token of its caption."""
+    def draw(task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> list[Section]:
+        """Which patches of the first image counted for each token of its caption."""
         split = data.splits.get("test") or data.splits["train"]
         first = split.take(np.arange(1))
         image = task.inputs({"image": first}, network.dtype)[0]
@@ -96,11 +95,11 @@ class OfCaptions(OfTexts):
         pictures = [(name, word, overlaid(shown, each)) for word, each in zip(said, maps, strict=True)]
         truth = data.vocabulary.decode(split.target[0])
         about = f"{caption}: {truth}; integrated gradients of each word; {KEY}"
-        keep_sections(plots, [Section(TITLE, about, images=pictures)], "explanations")
+        return [Section(TITLE, about, images=pictures)]
 
 
 def explained_translation(
-    task: Translation, network: Any, ids: np.ndarray, method: Method, steps: int
+    task: Translate, network: Any, ids: np.ndarray, method: Method, steps: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
     """What each token of a sentence counted for each token of its translation: ids int32 [S] -> (the S tokens, the T
     tokens of the translation, float64 [T, S]).

@@ -72,7 +72,7 @@ def command(arguments: list[str]) -> int:
     largest = largest_batch(compiler, run, steps[0]) if options.largest_batch else None
     hint = advice(run, steps[0], tried)
     if options.json:
-        found = {"preset": preset, "target": target.name, "versions": versions(target)}
+        found: dict[str, Any] = {"preset": preset, "target": target.name, "versions": versions(target)}
         found |= {"steps": steps, "tried": tried, "advice": hint, "fits": all(map(fits, steps))}
         if largest is not None:
             found["largest_batch"] = {"rows": largest.rows, "beyond": largest.beyond, "train": largest.figures}

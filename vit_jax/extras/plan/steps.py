@@ -15,7 +15,7 @@ from ...errors import Field, UserError
 from ...machine.division import check_shares, most_examples
 from ...machine.numerics import fixed_settings
 from ...machine.targets import HERE, Target, published
-from ...tasks.stand_in import Shape, rows_of
+from ...tasks.spec import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.setup import parameter_dtype
 from ...weights.teacher import open_teacher

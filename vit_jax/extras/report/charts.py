@@ -18,8 +18,7 @@ from bokeh.palettes import Blues256
 from bokeh.plotting import figure
 from bokeh.transform import linear_cmap
 
-from ...figures.comparison import COLORS, LINES
-from ...figures.curves import smooth, training_metric
+from ...figures.curves import COLORS, LINES, smooth, training_metric
 from ...files.metrics import as_title, spelled_out
 from ...reports.comparison import Comparison, curves, highlighted_lines, panels_of
 from .tables import GIB, Table, rates

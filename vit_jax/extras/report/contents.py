@@ -12,14 +12,7 @@ from . import charts, parts, tables
 from .charts import Chart, charts_of
 from .tables import Table
 
-FIGURE_FILES = (
-    "classes",
-    "sections",
-    "texts",
-    "explanations",
-    "attention",
-    "positions",
-)  # what figures/report_data.py writes
+FIGURE_FILES = ("classes", "sections", "texts", "explanations", "attention", "positions")  # what keep.py writes
 
 
 @dataclass

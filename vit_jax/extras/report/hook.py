@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
 from ... import runs
 from ...config.run import RunConfig
 from ...errors import UserError
+from ...figures.parts import Part
 from ...files.reading import show_path
 from ...files.terminal import printable
 from ...training.hooks import Hook
@@ -14,11 +17,17 @@ from .command import FILE, report
 
 
 class LeaveReport(Hook):
-    """Writes the report at the end, if it is not there already."""
+    """Keeps what figures show, and writes the report at the end, if it is not there already."""
 
     @staticmethod
     def asked_for(run: RunConfig) -> bool:
         return True
+
+    def drawn(self, plots: Path, parts: Sequence[Part]) -> None:
+        from .keep import keep  # which loads numpy
+
+        for part in parts:
+            keep(plots, part)
 
     def end(self, folder: runs.Run, again: bool) -> None:
         if not (again and (folder.path / FILE).exists()):

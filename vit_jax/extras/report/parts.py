@@ -1,4 +1,4 @@
-"""What a run keeps for its report (figures/report_data.py), read and checked: its folder may be hostile."""
+"""What a run keeps for its report, read and checked: its folder may be hostile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LETTERS = 2000
 
 
 class Damaged(Exception):
-    """A part is not what figures/report_data.py writes."""
+    """A part is not what keep.py writes."""
 
 
 def read_part(file: Path, check: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Any, str]:

@@ -12,7 +12,7 @@ from ...models.captioner_config import CaptionerConfig
 from ...models.transformer_config import TransformerConfig
 from ...presets.variants import Preset
 from ...tasks.caption.spec import CaptioningSpec, stand_in_captions
-from ...tasks.stand_in import Shape, StandIn
+from ...tasks.spec import Shape, StandIn
 from ...tasks.translate.spec import check_decoder, check_network
 
 

@@ -15,11 +15,12 @@ from jax import Array
 from ...config.run import RunConfig
 from ...data.base import Given, Other
 from ...data.captions.caption_set import CaptionSet
+from ...figures.parts import Part
 from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...tasks.base import Batch, Evaluation
-from ...tasks.caption.text import Captioning
+from ...tasks.caption.learn import Captioning
 from ...tasks.caption.use import CaptionWriter
 from ...tasks.generated import answer
 from ...tasks.predictor import Answer, Predictor
@@ -122,17 +123,20 @@ class CaptionFeatures(Captioning):
 
     def draw_result(
         self, split: Vectors, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """The worst captions, by chrF, as a file of text; of several references the most alike counts."""
         names, places, truth, said = (
             list(map(str, x)) for x in zip(*self.table(split, result, metadata)[1], strict=True)
         )
         wrong = worst(names, split.references or [(text,) for text in truth], said, cased=False)
-        write_worst(folder / "worst.txt", wrong, [places[w.number] for w in wrong], caption, len(split), "captions")
-        return summarise_worst(wrong, len(split), "worst.txt")
+        sources, file = [places[w.number] for w in wrong], folder / "worst.txt"
+        shown = write_worst(file, wrong, sources, caption, len(split), "captions")
+        return summarise_worst(wrong, len(split), file.name), [shown]
 
-    def pictures(self, network: Captioner, data: CaptionSet, plots: Path, samples: Path, caption: str) -> str:
+    def pictures(
+        self, network: Captioner, data: CaptionSet, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
         """Nothing but one vector as a sample, since the pictures are not there. Returns its file."""
         split = data.splits.get("test") or data.splits["train"]
         np.save(samples / "vector.npy", split.batch(np.arange(1))["vectors"][0, 0])
-        return f"{samples.name}/vector.npy"
+        return f"{samples.name}/vector.npy", ()

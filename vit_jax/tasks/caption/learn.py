@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -19,20 +20,87 @@ from ...data.captions.config import CaptionData
 from ...data.captions.open import CaptionedImages, open_captions, open_other_captions
 from ...data.images.preprocess import Preprocess
 from ...figures.attention import draw_words
-from ...figures.report_data import keep_attention
+from ...figures.parts import Attention, Part
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
 from ...text.record import make_one, open_one, record_one
 from ..base import Batch, Evaluation
 from ..classify.draw import save_samples, visible
-from ..generated import answer
+from ..generated import Generation, answer
+from ..next_token import mean_loss, shift_target, sums
 from ..predictor import Answer, Predictor
 from ..worst import draw_worst, summarise_worst, worst
-from .text import Captioning
-from .use import Describer, attention
+from .score import WORDS, bleu4, cider_d, plain
+from .use import CROSS, Describer, attention, search_captions
 
 SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Captioning(Generation, abstract=True):
+    """The base of tasks of captions, whose batches have, besides "target", what `inputs` makes the input of."""
+
+    header_names: ClassVar[tuple[str, str]] = ("file", "caption")
+
+    def inputs(self, batch: Batch, dtype: Any) -> Array:
+        """The network's input of a batch -> images [B, h, w, C], or vectors [B, S, C]."""
+        raise NotImplementedError
+
+    @property
+    def selection_metric(self) -> tuple[str, int]:
+        """Exact match; in an open vocabulary, where captions are seldom the very same, CIDEr-D."""
+        return ("cider_d" if self.target.open else "exact_match"), 1
+
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        real = batch["target"] != self.target.ids.pad
+        return int(real.sum() + real.any(1).sum()), real.size, int(real.size - real.sum())
+
+    def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
+        return shift_target(batch["target"], batch["target"], self.target.ids, self.target.ids.pad)
+
+    def loss(self, model: Captioner, batch: Batch, keys: Array, denominator: Array) -> tuple[Array, dict[str, Array]]:
+        """The cross entropy of target tokens: keys [B] -> (loss [], {"accuracy": []})."""
+        inputs, labels, real = self.shifted(batch)
+        logits = model(self.inputs(batch, model.dtype), inputs, keys=fold(keys, 1))
+        return mean_loss(logits, labels, real, self.label_smoothing, denominator)
+
+    def outputs(self, model: Captioner, batch: Batch) -> dict[str, Array]:
+        """What `score` needs of each example, with labels not smoothed -> [B]."""
+        given, (inputs, labels, real) = self.inputs(batch, model.dtype), self.shifted(batch)
+        wanted = ("logits", CROSS) if "touched" in batch else ("logits",)
+        found = model.capture(given, inputs, wanted)
+        out = sums(found["logits"], labels, real) | {"predicted": self.texts(model, batch)}
+        if "touched" in batch:
+            # The map of the word at place t of the caption is that of the token that predicts it.
+            maps = found[CROSS].mean((1, 2))[:, :-1]  # [B, T, S]
+            places = maps.shape[-1] - batch["touched"].shape[-1]  # prefix tokens, before the patches
+            out |= in_boxes(maps[..., places:], batch["touched"], maps.shape[-1])
+        return out
+
+    def texts(self, model: Captioner, batch: Batch) -> Array:
+        """The best caption of each example; none of a row of padding."""
+        given, real = self.inputs(batch, model.dtype), self.shifted(batch)[2]
+        return self.search.best(search_captions(model, given, self.search, real.any(-1)))
+
+    def score(self, config: CaptionerConfig, split: Any, out: dict[str, np.ndarray]) -> Evaluation:
+        """The metrics of a split: loss and accuracy per token, and exact match. Shapes: out [n, ...].
+
+        Exact match is the share of captions that are right to the last word, as `said_exactly` counts them. With
+        `outputs` of boxes also their means. Of images with several captions also CIDEr-D and BLEU-4; all other metrics
+        are against the first one.
+        """
+        metrics = self.token_scores(split, out, [each[0] for each in split.references])
+        boxes = {"attention_in_box": "in_box", "uniform_in_box": "uniform"}
+        metrics |= {name: float(out[key].astype(np.float64).mean()) for name, key in boxes.items() if key in out}
+        if split.references:
+            said = [plain(self.target.decode(row)) for row in out["predicted"]]
+            several = [[plain(caption) for caption in each] for each in split.references]
+            metrics |= {"cider_d": cider_d(said, several), "bleu4": bleu4(said, several)}
+        notes = (WORDS,) if split.references else ()
+        return Evaluation(
+            metrics, out["predicted"], notes=notes + ((self.target.remark,) if self.target.remark else ())
+        )
 
 
 @dataclass(frozen=True)
@@ -48,7 +116,6 @@ class Caption(Captioning):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionedImages:
-        """The images and captions of a run, split."""
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
@@ -58,7 +125,6 @@ class Caption(Captioning):
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Caption:
-        """The task of a run, with the mean and std of its preprocessing."""
         mean, std = (tuple(metadata["preprocess"][name]) for name in ("mean", "std"))
         data, augment, words = run.data, run.augment, open_one("words", metadata)
         assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
@@ -66,7 +132,6 @@ class Caption(Captioning):
 
     @classmethod
     def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
-        """The tokenizer beside weights, as a run keeps it."""
         data = run.data
         assert isinstance(data, CaptionData)
         return record_one("words", make_one(data.tokenizer, data.vocabulary, ()))
@@ -100,20 +165,22 @@ class Caption(Captioning):
         return ("file", "true", "predicted"), rows
 
     def answers(self, predictor: Describer, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        """The captions of image files."""
         return map(answer, inputs, predictor.write(inputs, first))
 
     def draw_result(
         self, split: Captions, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """The images with the worst captions, by chrF; of several references the most alike counts."""
         said = [self.target.decode(row) for row in result.predicted]
         references = split.references or [(self.target.decode(row),) for row in split.target]
         wrong = worst(map(split.name, range(len(split))), references, said, cased=False)
-        draw_worst(lambda numbers: visible(split.take(numbers)), wrong, len(split), folder / "worst.png", caption)
-        return summarise_worst(wrong, len(split), "worst.png")
+        images, file = (lambda numbers: visible(split.take(numbers))), folder / "worst.png"
+        shown = draw_worst(images, wrong, len(split), file, caption)
+        return summarise_worst(wrong, len(split), file.name), [shown]
 
-    def pictures(self, network: Captioner, data: CaptionedImages, plots: Path, samples: Path, caption: str) -> str:
+    def pictures(
+        self, network: Captioner, data: CaptionedImages, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
         """Write sample images, and the cross-attention on them, word by word: drawn of the first, kept of all."""
         split = data.splits.get("test") or data.splits["train"]
         images = split.take(np.arange(min(SAMPLES, len(split))))
@@ -126,5 +193,16 @@ class Caption(Captioning):
             examples.append({**shown, "weights": maps.reshape(*maps.shape[:3], -1)})
             if len(examples) == 1:
                 draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
-        keep_attention(plots, caption, examples)
-        return f"{samples.name}/{saved[0]}" if saved else ""
+        return f"{samples.name}/{saved[0]}" if saved else "", [Attention(caption, examples)]
+
+
+def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:
+    """How much of the attention of words lies on what they name: maps [B, T, N], touched bool [B, T, N] -> {"in_box":
+    [B], "uniform": [B]}, as `Captioning.outputs` says.
+    """
+    named = touched.any(-1)  # [B, T]
+    words = jnp.maximum(named.sum(-1), 1)
+    return {
+        "in_box": jnp.where(touched, maps, 0).sum((1, 2)) / words,
+        "uniform": touched.sum((1, 2)) / (words * tokens),
+    }

@@ -16,8 +16,7 @@ from ...data.texts.config import is_side, numbered_words, size_of_side
 from ...errors import Field, UserError
 from ...models.captioner_config import CaptionerConfig
 from ..image_spec import ImageSpec, check_images
-from ..spec import MetadataEntry, TaskSpec
-from ..stand_in import Shape, StandIn, check_length, vocabulary_of, with_sizes
+from ..spec import MetadataEntry, Shape, StandIn, TaskSpec, check_length, vocabulary_of, with_sizes
 from ..translate.spec import check_decoder, check_network, check_tokenizer
 
 
@@ -25,11 +24,9 @@ class Words(MetadataEntry):
     """The words of captions: a list, or of other tokenizers {"size": ids, "tokenizer": digest of its files}."""
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value has this form."""
         return is_side(value)
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
-        """Whether there are as many as the network has ids."""
         assert isinstance(model, CaptionerConfig)
         return size_of_side(value) == model.text.target_vocabulary == model.text.outputs
 
@@ -48,7 +45,6 @@ class Words(MetadataEntry):
         return other_caption_words(given, wanted)
 
     def in_files(self, value: Any) -> bool:
-        """Whether they are those of a tokenizer, whose files a run keeps."""
         return isinstance(value, Mapping)
 
 
@@ -120,7 +116,6 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        """Raise UserError naming the first invalid field of a run on images with captions."""
         model, data, augment = run.model, run.data, run.augment
         assert isinstance(model, CaptionerConfig)
         assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)

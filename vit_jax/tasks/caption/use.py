@@ -8,25 +8,47 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import Array
 
+from ...decode.search import Found
 from ...figures.attention import draw_words
 from ...figures.figure import drawn
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.captioner import Captioner
-from ..capability import EXPLAIN_STEPS
 from ..classify.draw import visible
-from ..generated import Writer, tokens_and_end, value
-from ..images import ImagePredictor
-from .text import CROSS, Captioning, captured_inputs, search_inputs
+from ..generated import Generation, Search, Writer, compile_search, tokens_and_end, value
+from ..predictor import ImagePredictor
+
+CROSS = "decoder.cross_attention"  # of a caption to the memory
+
+
+def search_captions(
+    model: Captioner, given: Array, search: Search, rows: Array | None = None, keys: Array | None = None
+) -> Found:
+    """The captions of inputs of the network [B, ...], by `Search.found`."""
+    return search.found(model, model.encode(given), None, rows, keys=keys)
+
+
+def _capture_captions(
+    model: Captioner, given: Array, search: Search, names: tuple[str, ...]
+) -> tuple[Array, dict[str, Array]]:
+    """Captions, and inner values of an evaluation pass in which the decoder is given them: given [B, ...] -> (the best
+    captions int32 [B, length], {name: array [B, ...]}).
+    """
+    said = search.best(search_captions(model, given, search))
+    return said, model.capture(given, search.inputs(said), names)
+
+
+search_inputs = compile_search(search_captions, static=(2,))
+captured_inputs = nnx.jit(_capture_captions, static_argnums=(2, 3))
 
 
 class CaptionWriter(Writer):
     """What captioners of images and of vectors have in common."""
 
     model: Captioner
-    task: Captioning
 
     @property
     def words(self) -> str:
@@ -64,10 +86,6 @@ class Describer(CaptionWriter, ImagePredictor):
     def __repr__(self) -> str:
         return f"Describer({describe_network(self.run.model)}; images {self.size}; {self.words})"
 
-    def as_list(self, images: Any) -> tuple[list[Any], bool]:
-        """(the images as a list, whether only one was given)."""
-        return ImagePredictor.as_list(self, images)
-
     def write(self, several: Sequence[Any], first: int = 0) -> list[Any]:
         """The caption of each image."""
         return self.search(self.inputs(several), first)
@@ -82,19 +100,8 @@ class Describer(CaptionWriter, ImagePredictor):
         """(the T tokens of the caption of one image, their cross-attention on its patches [L, H, T, gh, gw])."""
         return attention(self.task, self.model, self.inputs([image]))
 
-    @with_fixed_settings
-    def explain(
-        self, images: Any, method: str = "ig", class_name: str = "", steps: int = EXPLAIN_STEPS, batch: int = 1
-    ) -> Any:
-        """Which part of each image counted for each token of its caption, as of `Translator.explain`.
-
-        Returns CaptionExplanation: `tokens`, `maps` (of each caption [T, gh, gw]), `draw(path)`, `write(name)`.
-        """
-        return self.capability("explain").explain(images, method, class_name, steps)
-
     @property
     def layers(self) -> int:
-        """The number of layers of the decoder."""
         return self.model.config.text.decoder_depth
 
     @with_fixed_settings
@@ -108,14 +115,13 @@ class Describer(CaptionWriter, ImagePredictor):
 
 
 @with_fixed_settings
-def attention(task: Captioning, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
+def attention(task: Generation, network: Captioner, images: Array) -> tuple[list[str], np.ndarray]:
     """(the T tokens of the caption of the first image, their cross-attention on its patches [L, H, T, gh, gw])."""
     found, values = captured_inputs(network, images[:1], task.search, (CROSS,))
-    tokens = tokens_and_end(task.target, np.asarray(found[0]))
-    return tokens, _on_patches(network, np.asarray(values[CROSS][0]))[:, :, : len(tokens)]
-
-
-def _on_patches(network: Captioner, maps: np.ndarray) -> np.ndarray:
-    """Cross-attention [L, H, T, S] as [L, H, T, gh, gw], without the tokens of the memory that are no patches."""
-    c = network.config.vit
-    return maps[..., maps.shape[-1] - c.patches :].reshape(*maps.shape[:-1], *c.grid)
+    tokens, maps, c = (
+        tokens_and_end(task.target, np.asarray(found[0])),
+        np.asarray(values[CROSS][0]),
+        network.config.vit,
+    )
+    maps = maps[:, :, : len(tokens), maps.shape[-1] - c.patches :]  # without tokens of the memory that are no patches
+    return tokens, maps.reshape(*maps.shape[:-1], *c.grid)

@@ -1,25 +1,29 @@
-"""The pictures of an image classifier: sample images, and the figures of a run and of a prediction."""
+"""The pictures of an image classifier: sample images, what is inside, and how good a result is."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ...data.images.high_bit_depth import Range, of_range
 from ...figures import attention
-from ...figures.classification import draw_confusion, draw_per_class, draw_wrong
+from ...figures.gallery import MOST, draw_gallery
+from ...figures.parts import Attention, Classes, Part, Positions, Section
 from ...figures.patches import draw_patches, draw_positions
-from ...figures.report_data import keep_attention, keep_classes, keep_positions
+from ...figures.results import draw_confusion, draw_numbers, draw_per_class, draw_reliability
+from ...files.output import shorten, write_csv
 from ...models.vit import ViT, fixed_positions
 from ...models.vit_config import ViTConfig
-from .kinds.base import Kind
-from .score import Classified
+from ...scores.suspects import Suspects
+from .kind import Kind
+from .score import Classified, Trust
 
-WRONG = 36
+WIDE = 22  # letters of a name above an image
 
 
 def save_samples(folder: Path, images: np.ndarray, names: Sequence[str], stated: Range = ()) -> list[str]:
@@ -62,10 +66,8 @@ def draw_inside(
     caption: str,
     truth: Sequence[str],
     kind: Kind,
-) -> None:
-    """Draw patches, position embeddings and attention of a network, and keep the latter two for report.html: images
-    uint8 [m, h, w, C].
-    """
+) -> list[Part]:
+    """Draw patches, position embeddings and attention of a network: images uint8 [m, h, w, C]."""
     c = network.config
     draw_patches(visible(images)[0], c.patch_size, plots / "patches.png")
     logits = np.asarray(found["logits"])
@@ -77,12 +79,13 @@ def draw_inside(
     looks = zip(titles, visible(images), maps, strict=True)
     examples = [{"title": title, "image": image, "grid": c.grid, "weights": x} for title, image, x in looks]
     names = [name.replace("_", " ") for name, count, _ in c.prefix for _ in range(count)]
-    keep_attention(plots, below, examples, names)
-    if c.position != "none":
-        position = np.asarray(network.position[...]) if network.position is not None else fixed_positions(c)
-        prefix = c.position_rows - c.patches
-        draw_positions(position, prefix, c.grid, plots / "positions.png", caption)
-        keep_positions(plots, caption, position, prefix, c.grid)
+    shown = Attention(below, examples, names)
+    if c.position == "none":
+        return [shown]
+    position = np.asarray(network.position[...]) if network.position is not None else fixed_positions(c)
+    prefix = c.position_rows - c.patches
+    draw_positions(position, prefix, c.grid, plots / "positions.png", caption)
+    return [shown, Positions(caption, position, prefix, c.grid)]
 
 
 def visible(images: np.ndarray) -> np.ndarray:
@@ -104,16 +107,159 @@ def most_confident(result: Classified, labels: np.ndarray) -> np.ndarray:
     return wrong[np.argsort(-result.confidence[wrong], kind="stable")]
 
 
-def draw_result(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> None:
-    """Draw and keep the confusion matrix, the scores per class and the most confident mistakes on a split."""
+def _gallery(
+    split: Any, numbers: np.ndarray, words: Sequence[str], file: Path, title: str, caption: str, empty: str = ""
+) -> list[tuple[str, str, np.ndarray]]:
+    """Draw the images of these numbers with two lines above each; returns them as a Section has them."""
+    images = visible(split.take(numbers))
+    draw_gallery(images, words, file, title, caption, empty)
+    names = map(split.name, numbers.tolist())
+    return [(name, each.replace("\n", " "), image) for name, each, image in zip(names, words, images, strict=True)]
+
+
+def draw_classes(split: Any, result: Classified, names: Sequence[str], folder: Path, caption: str) -> Classes:
+    """Draw the confusion matrix, the scores per class and the most confident mistakes on a split."""
     draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)
-    worst = most_confident(result, split.labels)[:WRONG]
-    images, truth = visible(split.take(worst)), split.labels[worst]
-    predicted, confidence = result.predicted[worst], result.confidence[worst]
-    draw_wrong(images, truth, predicted, confidence, names, folder / "wrong.png", caption)
-    columns = (map(split.name, worst.tolist()), images, truth.tolist(), predicted.tolist(), confidence.tolist())
-    keys = ("name", "image", "true", "predicted", "confidence")
-    rows = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
-    keep_classes(folder, caption, names, result.confusion, each, rows)
+    worst = most_confident(result, split.labels)[:MOST]
+    columns = [x[worst].tolist() for x in (split.labels, result.predicted, result.confidence)]
+    words = [
+        f"{shorten(names[true], WIDE)}\n→ {shorten(names[said], 14)} ({p:.2f})"
+        for true, said, p in zip(*columns, strict=True)
+    ]
+    title = "Wrong predictions: true class → predicted class (confidence)"
+    empty = "No wrong predictions: every image was classified right."
+    pictures = _gallery(split, worst, words, folder / "wrong.png", title, caption, empty)
+    rows = [
+        {"name": name, "image": image, "true": true, "predicted": said, "confidence": p}
+        for (name, _, image), true, said, p in zip(pictures, *columns, strict=True)
+    ]
+    return Classes(caption, names, result.confusion, each, rows)
+
+
+def trust_section(trust: Trust | None, folder: Path, what: str, caption: str) -> list[Section]:
+    """Draw how far probabilities can be trusted."""
+    if trust is None:
+        return []
+    draw_reliability(trust.panels, folder / "reliability.png", what, trust.drawn, caption)
+    errors = ", ".join(f"{each.error:.4f} {name}" for name, each in trust.panels.items())
+    about = (
+        f"{caption}: the calibration error (ECE) is {errors}; labels drawn from the probabilities themselves would "
+        f"have {trust.drawn:.4f} on as many, so only more than that is an error"
+    )
+    return [Section("How far probabilities can be trusted", about, folder / "reliability.png")]
+
+
+def suspects_section(
+    split: Any, found: Suspects, given: Sequence[str], guesses: Sequence[str], folder: Path, caption: str
+) -> list[Section]:
+    """Draw the images whose label may be wrong, and write all of them to suspects.csv."""
+    rows = zip(
+        map(split.name, found.images.tolist()), given, guesses, map("{:.6f}".format, found.probability), strict=True
+    )
+    write_csv(folder / "suspects.csv", ("file", "label", "seems", "probability of the label"), rows)
+    words = [
+        f"{shorten(a, WIDE)}\n→ {shorten(b, 14)}? ({p:.2f})"
+        for a, b, p in zip(given[:MOST], guesses[:MOST], found.probability[:MOST], strict=True)
+    ]
+    title = "Labels that may be wrong: given label → what it seems to be (probability of the given one)"
+    empty = "No label is suspected to be wrong."
+    pictures = _gallery(split, found.images[:MOST], words, folder / "suspects.png", title, caption, empty)
+    about = (
+        f"{caption}: {len(found):,} labels of {len(split):,} images are suspected by confident learning, the least "
+        "probable first; suspects.csv has all. A network that errs suspects right labels too: look at them"
+    )
+    return [Section("Labels that may be wrong", about, images=pictures)]
+
+
+def worst_labels(result: Any, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The most confident mistakes of a Labelled: the numbers of images and of labels, int [m] each, the worst first."""
+    error = np.where((result.predicted != truth) & (truth >= 0), np.abs(result.probabilities - truth), -1.0)
+    worst = np.argsort(-error, axis=None, kind="stable")[:MOST]
+    images, labels = np.unravel_index(worst[error.reshape(-1)[worst] >= 0], truth.shape)
+    return images, labels
+
+
+def worst_numbers(predicted: np.ndarray, truth: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The images with the largest errors in standard deviations, int [m], and the number of each that is worst."""
+    errors = np.abs(predicted - truth) / std
+    worst = np.argsort(-np.nan_to_num(errors.max(1), nan=np.inf), kind="stable")[:MOST]
+    return worst, errors[worst].argmax(1)
+
+
+def _cell(value: float, digits: str = ".4f") -> str:
+    """A number of a table; a dash where it is undefined."""
+    return "-" if np.isnan(value) else format(value, digits)
+
+
+def label_sections(
+    split: Any, result: Any, names: Sequence[str], thresholds: np.ndarray, folder: Path, caption: str
+) -> list[Section]:
+    """Draw scores of each label of a set and the most confident mistakes, and give the table of labels: thresholds
+    float [K].
+    """
+    each, truth = result.each, split.labels
+    draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption, "label")
+    positives = (truth == 1).sum(0)
+    scores = ("average_precision", "auroc", "precision", "recall", "f1")
+    rows = [
+        (name, f"{positives[k]:,}", *(_cell(each[score][k]) for score in scores), _cell(thresholds[k], ".4g"))
+        for k, name in enumerate(names)
+    ]
+    head = ("label", "images", "AP", "AUROC", "precision", "recall", "F1", "threshold")
+    places, labels = worst_labels(result, truth)
+    words = [
+        f"{shorten(names[k], WIDE)}\n{'is there' if truth[i, k] else 'is not there'} ({result.probabilities[i, k]:.2f})"
+        for i, k in zip(places, labels, strict=True)
+    ]
+    title = "The most confident mistakes: a label, whether it is there (its probability)"
+    empty = "No mistakes: every label of every image is right."
+    pictures = _gallery(split, places, words, folder / "wrong.png", title, caption, empty)
+    about = f"{caption}; a dash where no image has the label"
+    return [
+        Section("Each label", about, head=head, rows=rows),
+        Section("The most confident mistakes", caption, images=pictures),
+    ]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What a network without eyes would say of K numbers: their mean. Shapes: mean float [K]."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    whose: str
+
+    @classmethod
+    def of(cls, labels: np.ndarray) -> Self:
+        """Of the images that are measured, float [n, K]: where those of training are not known."""
+        std = labels.std(0)
+        return cls(labels.mean(0), np.where(std > 0, std, 1), "these images")
+
+
+def number_sections(
+    split: Any, result: Any, names: Sequence[str], plain: Plain, folder: Path, caption: str
+) -> list[Section]:
+    """Draw predicted numbers over the true ones and the largest errors, and give the table of numbers."""
+    each, truth = result.each, split.labels
+    draw_numbers(truth, result.predicted, names, each, plain.mean, folder / "numbers.png", caption, plain.whose)
+    scores, blind = ("mae", "rmse", "r2", "pearson", "spearman"), truth - plain.mean
+    errors = np.abs(blind).mean(0), np.sqrt((blind**2).mean(0))
+    rows = [
+        (name, *(_cell(each[s][k], ".4g") for s in scores), *(_cell(values[k], ".4g") for values in errors))
+        for k, name in enumerate(names)
+    ]
+    head = ("number", "MAE", "RMSE", "R2", "Pearson", "Spearman", "MAE of the mean", "RMSE of the mean")
+    worst, at = worst_numbers(result.predicted, truth, plain.std)
+    words = [
+        f"{shorten(names[k], WIDE)}\n{truth[i, k]:.4g} → {result.predicted[i, k]:.4g}"
+        for i, k in zip(worst, at, strict=True)
+    ]
+    title = f"The largest errors, in standard deviations of {plain.whose}: truth → prediction"
+    pictures = _gallery(split, worst, words, folder / "wrong.png", title, caption)
+    about = f"{caption}; the last columns are the errors of always saying the mean of {plain.whose}"
+    return [
+        Section("Each number", about, folder / "numbers.png", head, rows),
+        Section("The largest errors", caption, images=pictures),
+    ]

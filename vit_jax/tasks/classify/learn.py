@@ -1,4 +1,4 @@
-"""Images to one of K classes, to a set of K labels, or to K numbers: what differs by kind is in kinds/."""
+"""Images to one of K classes, to a set of K labels, or to K numbers: what differs by kind is in a file each."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from ...config.dotted import replace_fields
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
 from ...data.base import Given, Other
-from ...data.images.config import ImageData
+from ...data.images.config import ImageData, numbered_classes
 from ...data.images.labels import labels_of
 from ...data.images.open import open_images, open_other_images
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split
 from ...data.images.stream import open_stream, stream_in
 from ...errors import UserError
+from ...figures.parts import Part
 from ...files.output import digits
 from ...files.terminal import printable
 from ...models.layers import fold
@@ -31,16 +32,19 @@ from ...models.vit_config import ViTConfig
 from ..base import Batch, Evaluation, Task
 from ..predictor import Answer, Predictor
 from ..table import task_spec
+from .classes import ClassKind
 from .draw import draw_inside, of_several_classes, save_samples
-from .kinds.base import Kind
-from .kinds.classes import ClassKind
-from .kinds.table import KINDS, kind_of
-from .score import Classified, score_of
+from .kind import Kind
+from .label_sets import SetKind
+from .numbers import NumberKind
+from .score import Classified, score
 from .spec import ClassifySpec, TellsClasses
 from .use import Classifier, ResNetClassifier, captured
 
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
 SAMPLES = 4
+# The kinds, by the names that config/outputs.py gives them.
+KINDS: dict[str, type[Kind]] = {"class": ClassKind, "set": SetKind, "number": NumberKind}
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,10 @@ class Classify(Task):
 
     @property
     def selection_metric(self) -> tuple[str, int]:
-        """That of its kind."""
         return self.kind.selection_metric
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
-        """The images of a run, split."""
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
         if given is not None and stream_in(given) is not None:
@@ -116,7 +118,6 @@ class Classify(Task):
         return replace(self, mirrors=True)
 
     def probed(self) -> ClassifyProbe:
-        """The task with which a probe sees the network."""
         return ClassifyProbe(**{f.name: getattr(self, f.name) for f in fields(Classify)})
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:
@@ -133,7 +134,6 @@ class Classify(Task):
         return normalise(batch["image"], self.mean, self.std, dtype)
 
     def denominator(self, batch: Batch) -> Array | None:
-        """What the sums of the loss are divided by."""
         return self.kind.denominator(batch)
 
     def loss(
@@ -153,11 +153,9 @@ class Classify(Task):
         return out
 
     def at_chance(self, split: Split, result: Evaluation) -> str:
-        """As its kind of outputs has it."""
         return self.kind.at_chance(split, result)
 
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
-        """The metrics of a split, from the outputs of all its examples."""
         return self._measured(self.kind.score, split, out)
 
     def _measured(self, measure: Callable[..., Evaluation], split: Split, out: dict[str, np.ndarray]) -> Evaluation:
@@ -174,12 +172,10 @@ class Classify(Task):
         return self._measured(self.kind.examined, split, out)
 
     def resample(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> dict[str, float]:
-        """Those of its kind."""
         return self.kind.with_ranks(split, out).metrics
 
     @property
     def calibrated(self) -> tuple[str, ...]:
-        """What its kind names."""
         return self.kind.calibrated
 
     def calibrate(self, split: Split, out: dict[str, np.ndarray]) -> tuple[dict[str, Any], Self]:
@@ -203,7 +199,6 @@ class Classify(Task):
     def table(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
-        """For each image its file or its place in the data, the truth, and what is predicted."""
         return self.kind.table(split, result)
 
     def values_table(self, split: Split, result: Evaluation) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
@@ -215,11 +210,9 @@ class Classify(Task):
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The columns of its kind; none where there is nothing to tell."""
         return self.kind.header
 
     def answers(self, predictor: Classifier, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        """What is told of image files: their most probable classes, their labels, or their numbers."""
         predictor.check_known(top)
         logits = predictor.logits(inputs, len(inputs))
         for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
@@ -229,22 +222,23 @@ class Classify(Task):
 
     def draw_result(
         self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[str, ...]:
-        """The figures of its kind."""
-        return self.kind.draw_result(split, result, folder, caption)
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
+        return (), self.kind.draw_result(split, result, folder, caption)
 
-    def pictures(self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str) -> str:
+    def pictures(
+        self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
         """Write sample images with several labels, and figures of patches, position embeddings and attention."""
         split = data.splits.get("test") or data.splits.get("validation") or data.splits["train"]
         if not hasattr(split, "images"):  # batches of an iterator, which are gone
-            return ""
+            return "", ()
         labels = labels_of(data.outputs)
         chosen = of_several_classes(labels.groups(split.labels), SAMPLES)
         images, truth = split.take(chosen), [labels.words(each, data.outputs) for each in split.labels[chosen]]
         saved = save_samples(samples, images, truth, data.preprocess.range)
         found = captured(network, self.images({"image": images}, network.dtype), ("logits", "attention"))
-        draw_inside(network, images, found, plots, caption, truth, self.kind)
-        return f"{samples.name}/{saved[0]}" if saved else ""
+        inside = draw_inside(network, images, found, plots, caption, truth, self.kind)
+        return f"{samples.name}/{saved[0]}" if saved else "", inside
 
 
 @dataclass(frozen=True)
@@ -259,9 +253,8 @@ class ClassifyProbe(Classify):
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, as `Classify` opens them, of any number of classes."""
-        return super().open_data(
-            replace_fields(run, {"model.classes": 0, "data.target": "class", "loss": LossConfig()}), given, fetch
-        )
+        changes = {"model.classes": 0, "data.target": "class", "loss": LossConfig()}
+        return super().open_data(replace_fields(run, changes), given, fetch)
 
     def outputs(self, model: ViT, batch: Batch) -> dict[str, Array]:
         """{"pooled": [B, D]}: the input of the network's head."""
@@ -269,7 +262,11 @@ class ClassifyProbe(Classify):
 
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Classified:
         """The metrics of a split, but no loss, from {"scores": [n, K]}, the share that a probe gives each class."""
-        return score_of(split.labels, out["scores"])
+        truth, scores = split.labels, out["scores"]
+        own = np.take_along_axis(scores, truth[:, None].astype(np.int64), 1)
+        before = np.arange(scores.shape[1]) < truth[:, None]
+        rank = ((scores > own) | ((scores == own) & before)).sum(1)
+        return score(truth, scores.argmax(1), scores.max(1), None, rank, scores.shape[1])
 
 
 @dataclass(frozen=True)
@@ -277,3 +274,15 @@ class ClassifyResNet(Classify):
     """The task `classify-resnet`: `classify` with a network that has no attention to be drawn."""
 
     predictor: ClassVar[type[Predictor]] = ResNetClassifier
+
+
+def kind_of(
+    outputs: Outputs, count: int, loss: LossConfig | None = None, metadata: Mapping[str, Any] | None = None
+) -> Kind:
+    """The kind of so many outputs: several of which nothing is stated are classes; those without names have numbers."""
+    if not outputs.kind and count > 1:
+        outputs = replace(outputs, kind="class")
+    if outputs.kind in KINDS and not outputs.names:
+        outputs = replace(outputs, names=tuple(numbered_classes(count)))
+    weights, log_prior = (tuple((metadata or {}).get(name, ())) for name in ("loss_weights", "log_prior"))
+    return KINDS.get(outputs.kind, Kind)(outputs, loss or LossConfig(), weights, log_prior)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
-from ...scores.classes import balanced_accuracy, precision_recall_f1
+from ...scores.calibration import Reliability, error_of_drawn, reliability
+from ...scores.classes import Scores, balanced_accuracy, precision_recall_f1
 from ...scores.suspects import Suspects
 from ..base import Evaluation
-from .trust import Trust
 
 TOP = 5  # of accuracy_top5: so many most probable classes
 
@@ -60,11 +61,44 @@ def score(
     return Classified(metrics, predicted, confidence, confusion, each, each=each)
 
 
-def score_of(truth: np.ndarray, scores: np.ndarray) -> Classified:
-    """The metrics of n predictions from a share of each class, of which there is no loss: truth int [n], scores float
-    [n, K].
-    """
-    own = np.take_along_axis(scores, truth[:, None].astype(np.int64), 1)
-    before = np.arange(scores.shape[1]) < truth[:, None]
-    rank = ((scores > own) | ((scores == own) & before)).sum(1)
-    return score(truth, scores.argmax(1), scores.max(1), None, rank, scores.shape[1])
+@dataclass(frozen=True)
+class Trust:
+    """The reliability of n probabilities."""
+
+    before: Reliability
+    told: Reliability
+    drawn: float
+    temperature: float
+    loss: float
+
+    @classmethod
+    def of(cls, before: np.ndarray, told: np.ndarray, right: np.ndarray, temperature: float, loss: float) -> Self:
+        """From probabilities without and with the temperature, float [n], and whether each is right, bool [n]."""
+        return cls(reliability(before, right), reliability(told, right), error_of_drawn(told), temperature, loss)
+
+    @property
+    def panels(self) -> dict[str, Reliability]:
+        """What a figure shows, by its titles."""
+        if self.temperature == 1:
+            return {"as trained": self.told}
+        return {"as trained": self.before, f"with temperature {self.temperature:.3g}": self.told}
+
+    def scores(self) -> Scores:
+        """ece and ece_drawn; where there is a temperature, also ece_calibrated and loss_calibrated."""
+        out, why = Scores(), "of no image is any label known"
+        out.add("ece", self.before.error, why)
+        if self.temperature != 1:
+            out.add("ece_calibrated", self.told.error, why)
+        out.add("ece_drawn", self.drawn, why)
+        if self.temperature != 1:
+            out.add("loss_calibrated", self.loss, why)
+        return out
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What validation decides of how outputs are read: thresholds [K]."""
+
+    temperature: float | None = None
+    thresholds: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()

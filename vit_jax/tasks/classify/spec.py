@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,15 +14,23 @@ from ...config.dotted import replace_fields
 from ...config.fields import are_texts
 from ...config.network import NetworkConfig
 from ...config.outputs import KINDS, Outputs, are_outputs
-from ...config.run import RunConfig
+from ...config.run import LossConfig, RunConfig
 from ...data.images.config import ImageData, numbered_classes, other_classes
 from ...errors import Field, UserError, fields_inside
 from ...models.resnet_config import ResNetConfig
 from ...models.vit_config import ViTConfig
-from ..image_spec import ImageSpec, TakesImages, check_images
-from ..spec import MetadataEntry
-from ..stand_in import StandIn, with_sizes
-from .loss import LOSSES, check_loss
+from ..image_spec import ImageSpec, TakesImages, check_images, show_value
+from ..spec import MetadataEntry, StandIn, with_sizes
+
+HEADS = ("head", "distill_head")
+# {kind of outputs: the values of loss.name that it has, the default first}
+LOSSES: Mapping[str, tuple[str, ...]] = {
+    "class": ("cross_entropy", "binary"),
+    "set": ("binary",),
+    "number": ("squared",),
+}
+# Fields of a loss that not every kind has, beside its name: {field: the kinds that have it}.
+_OF = {"class_weights": ("class", "set"), "prior": ("class",), "focal": ("class", "set")}
 
 
 @runtime_checkable
@@ -39,21 +48,17 @@ class ClassNames(MetadataEntry):
     of_head = True
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value is a list of texts."""
         return are_texts(value)
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
-        """Whether there is a name for each class."""
         assert isinstance(model, TellsClasses)
         return len(value) == model.classes
 
     def default(self, model: NetworkConfig) -> tuple[list[str], str]:
-        """Numbers."""
         assert isinstance(model, TellsClasses)
         return numbered_classes(model.classes), "classes are called by their numbers"
 
     def conflict(self, given: Any, wanted: Any) -> str:
-        """A clause naming the first class that is another."""
         return other_classes(given, wanted)
 
 
@@ -64,7 +69,6 @@ class OutputsEntry(MetadataEntry):
     optional = True
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value states a kind of outputs."""
         return are_outputs(value)
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
@@ -90,11 +94,9 @@ class LossNumbers(MetadataEntry):
     of_training = True
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value is a list of finite numbers."""
         return isinstance(value, list) and all(type(x) in (int, float) and math.isfinite(x) for x in value)
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
-        """Whether there is one for each output."""
         assert isinstance(model, TellsClasses)
         return len(value) == model.classes
 
@@ -145,7 +147,6 @@ class ClassifySpec(ImageSpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        """Raise UserError naming the first invalid field of a run on images with classes."""
         model = run.model
         assert isinstance(model, TellsClasses)
         with fields_inside("model"):
@@ -163,7 +164,6 @@ class ClassifySpec(ImageSpec):
 
     @classmethod
     def other_outputs(cls, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-        """A clause where both state a kind of outputs, and these differ."""
         theirs, ours = (Outputs.of(metadata).kind for metadata in (given, wanted))
         if not (theirs and ours) or theirs == ours:
             return ""
@@ -173,8 +173,25 @@ class ClassifySpec(ImageSpec):
     def refitted(
         cls, parameters: Mapping[str, np.ndarray], given: Mapping[str, Any], wanted: Mapping[str, Any]
     ) -> dict[str, np.ndarray]:
-        """With a head that gives numbers normalised as the run's are, where the weights normalise otherwise or not."""
-        return normalised_heads(parameters, Outputs.of(given), Outputs.of(wanted))
+        """With heads that give (y - mean) / std of the run's numbers, where the weights normalise otherwise or not.
+
+        Computed in float64.
+        """
+        theirs, ours = Outputs.of(given), Outputs.of(wanted)
+        before, after = ((out.mean, out.std) for out in (theirs, ours))
+        if before == after or not (theirs.std or ours.std):
+            return dict(parameters)
+        (m, s), (mean, std) = ((np.array(a or [0.0]), np.array(b or [1.0])) for a, b in (before, after))
+        scale, shift = s / std, (m - mean) / std
+        out = dict(parameters)
+        for head in (name for name in HEADS if f"{name}.kernel" in parameters):
+            kernel, bias = parameters[f"{head}.kernel"], parameters.get(f"{head}.bias")
+            if bias is None:
+                what = "has no bias, and the mean of these numbers is another"
+                raise UserError(head, what, "add `new_head True` to start with a new head")
+            out[f"{head}.kernel"] = (kernel.astype(np.float64) * scale).astype(kernel.dtype)
+            out[f"{head}.bias"] = (bias.astype(np.float64) * scale + shift).astype(bias.dtype)
+        return out
 
     @classmethod
     def with_data(cls, run: RunConfig, metadata: Mapping[str, Any]) -> RunConfig:
@@ -212,25 +229,81 @@ class ClassifyResNetSpec(ClassifySpec):
     computes = "vit_jax.tasks.classify.learn:ClassifyResNet"
 
 
-HEADS = ("head", "distill_head")
-
-
-def normalised_heads(parameters: Mapping[str, np.ndarray], given: Outputs, wanted: Outputs) -> dict[str, np.ndarray]:
-    """Parameters whose heads give (y - mean) / std of the `wanted` outputs, of heads that give those of the `given`.
-
-    Where neither is normalised, and for other outputs than numbers, they are the same. Computed in float64.
+def check_loss(run: RunConfig, kind: str) -> None:
+    """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes
+    others.
     """
-    before, after = ((out.mean, out.std) for out in (given, wanted))
-    if before == after or not (given.std or wanted.std):
-        return dict(parameters)
-    (m, s), (mean, std) = ((np.array(a or [0.0]), np.array(b or [1.0])) for a, b in (before, after))
-    scale, shift = s / std, (m - mean) / std
-    out = dict(parameters)
-    for head in (name for name in HEADS if f"{name}.kernel" in parameters):
-        kernel, bias = parameters[f"{head}.kernel"], parameters.get(f"{head}.bias")
-        if bias is None:
-            what = "has no bias, and the mean of these numbers is another"
-            raise UserError(head, what, "add `new_head True` to start with a new head")
-        out[f"{head}.kernel"] = (kernel.astype(np.float64) * scale).astype(kernel.dtype)
-        out[f"{head}.bias"] = (bias.astype(np.float64) * scale + shift).astype(bias.dtype)
-    return out
+    data, augment = run.data, run.augment
+    assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+    if kind:
+        _check_kind(run.loss, data, kind)
+        if kind == "number":
+            _check_augment(augment)
+    for field, other, why in _excluded(run.loss, data, augment):
+        raise UserError(Field(field[0]), f"is {field[1]} and {other[0]} is {other[1]}", why)
+
+
+def _check_kind(loss: LossConfig, data: ImageData, kind: str) -> None:
+    if loss.name and loss.name not in LOSSES[kind]:
+        choices = " or ".join(LOSSES[kind])
+        raise UserError(
+            Field("loss.name"), f"is {loss.name}, but data.target is {kind}", f"choose {choices}, or leave it out"
+        )
+    for name, kinds in _OF.items():
+        value = getattr(loss, name)
+        if value != getattr(LossConfig, name) and kind not in kinds:
+            what = f"is {value}, but data.target is {kind}"
+            raise UserError(Field(f"loss.{name}"), what, f"leave it out: only {' and '.join(kinds)} can have it")
+    if kind == "set" and loss.class_weights == "effective":
+        what = "is effective, which is for classes, and data.target is set"
+        raise UserError(Field("loss.class_weights"), what, "give balanced or a file")
+    if kind == "set" and loss.label_smoothing and loss.smoothing != "torch":
+        what = f"is {loss.smoothing}, which spreads over other classes, and data.target is set"
+        raise UserError(Field("loss.smoothing"), what, "give torch")
+    if data.sampling != "natural" and kind != "class":
+        what = f"is {data.sampling}, but data.target is {kind}"
+        raise UserError(Field("data.sampling"), what, "set it to natural: only classes have sizes to even out")
+
+
+def _excluded(
+    loss: LossConfig, data: ImageData, augment: ImageAugment
+) -> Iterator[tuple[tuple[str, Any], tuple[str, Any], str]]:
+    """((field, value), (another, its value) that excludes it, a remedy)."""
+    prior, weights, focal = (
+        (f"loss.{name}", getattr(loss, name)) for name in ("prior", "class_weights", "focal")
+    )  # fmt: skip
+    sampling = ("data.sampling", data.sampling)
+    twice = "both even out the same classes, so keep one of them"
+    if loss.prior and loss.class_weights != "none":
+        yield prior, weights, twice
+    if data.sampling != "natural" and loss.prior:
+        yield sampling, prior, twice
+    if data.sampling != "natural" and loss.class_weights != "none":
+        yield sampling, weights, twice
+    if loss.prior and loss.name == "binary":
+        yield prior, ("loss.name", loss.name), "a prior is for the softmax, so set loss.name to cross_entropy"
+    sharp = "a focal loss needs labels of 0 and 1: set one of the two to 0"
+    if loss.focal and loss.label_smoothing:
+        yield focal, ("loss.label_smoothing", loss.label_smoothing), sharp
+    if loss.focal and augment.mixes:
+        name = "mixup" if augment.mixup else "cutmix"
+        other = (f"augment.{name}", getattr(augment, name))
+        yield focal, other, sharp
+
+
+def _check_augment(augment: ImageAugment) -> None:
+    """Raise UserError where augmentation may change the numbers of an image, unless the user says that it does not."""
+    on = [
+        f
+        for f in fields(augment)
+        if "not_drawn" not in f.metadata.get("marks", ()) and getattr(augment, f.name) != f.default
+    ]
+    if on and not augment.with_numbers:
+        name, value = on[0].name, getattr(augment, on[0].name)
+        off = ", ".join(f"augment.{each.name} to {show_value(each.default)}" for each in on)
+        raise UserError(
+            Field(f"augment.{name}"),
+            f"is {show_value(value)}, but data.target is number, "
+            "and what an image shows may then no longer be its numbers",
+            f"set {off}; or, if they stay what they are, augment.with_numbers to True",
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,20 +10,20 @@ from typing import Any
 
 import numpy as np
 from flax import nnx
+from jax import Array
 
 from ...config.outputs import KINDS, Outputs
-from ...errors import UserError
+from ...errors import Field, UserError
 from ...figures.figure import drawn
 from ...files.output import predictions, shorten, write_npz
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
-from ...models.vit import ViT
+from ...models.layers import accumulation_dtype
+from ...models.vit import ViT, sized
 from ..capability import EXPLAIN_BATCH, EXPLAIN_STEPS
-from ..images import ImagePredictor
-from ..predictor import BATCH, Predictor, batches, check_positive
+from ..predictor import BATCH, ImagePredictor, Predictor, batches, check_positive
 from .draw import draw_attention
-from .features import block_numbers, compiled_features
-from .kinds.base import Kind
+from .kind import Kind
 
 SHOWN = 8
 
@@ -53,11 +54,6 @@ class Classifier(ImagePredictor):
     def class_names(self) -> tuple[str, ...]:
         """The name of each class, label or number; none where outputs are an embedding."""
         return self.outputs.names
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns of `Answer.rows`; none of a network whose outputs are an embedding."""
-        return self.kind.header
 
     @property
     def unmeasured(self) -> tuple[str, str] | None:
@@ -108,7 +104,6 @@ class Classifier(ImagePredictor):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of classes, labels or numbers."""
         return self.outputs.names
 
     def check_known(self, top: int = 1) -> None:
@@ -215,7 +210,6 @@ class Classifier(ImagePredictor):
 
     @property
     def layers(self) -> int:
-        """The number of layers."""
         return self.model.config.depth
 
     @with_fixed_settings
@@ -249,3 +243,38 @@ class ResNetClassifier(Classifier):
 
     layers = 0
     draw_attention = Predictor.draw_attention
+
+
+def block_numbers(blocks: Any, depth: int) -> tuple[int, ...]:
+    """The numbers of some blocks of a network: ascending, each once, counted from 0."""
+    if not isinstance(blocks, Iterable) or isinstance(blocks, str):
+        raise UserError(Field("blocks"), f"is {blocks!r}", "give a list of numbers, such as [-1] for the last block")
+    found = set()
+    for block in blocks:
+        if not depth:
+            raise UserError("blocks", "this network has none that hand on tokens", "leave them out")
+        try:
+            number = operator.index(block)
+        except TypeError:
+            number = depth  # which is not there
+        if not -depth <= number < depth:
+            raise UserError(
+                "blocks", f"there is no block {block!r}", f"give 0 to {depth - 1}, or -1 (the last) to {-depth}"
+            )
+        found.add(number % depth)
+    return tuple(sorted(found))
+
+
+def features(model: Any, images: Array, blocks: tuple[int, ...] = (), norm: bool = True) -> dict[str, Array]:
+    """What the head reads of images, and the maps of some blocks: images [B, h, w, C] -> [B, D]."""
+    found = model.capture(images, ("pooled", *(f"blocks.{i}" for i in blocks)))
+    out = {"pooled": found["pooled"]}
+    for i in blocks:
+        c, x = sized(model.config, images), found[f"blocks.{i}"]  # [B, P + gh gw, D]
+        x = x if model.norm is None or not norm else model.norm(x)
+        x = x.astype(accumulation_dtype(x.dtype))
+        out |= {f"maps.{i}": x[:, c.first_patch :].reshape(len(x), *c.grid, -1), f"prefix.{i}": x[:, : c.first_patch]}
+    return out
+
+
+compiled_features: Any = nnx.jit(features, static_argnums=(2, 3))

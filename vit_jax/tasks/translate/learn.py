@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -19,39 +19,42 @@ from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
 from ...errors import require
 from ...figures.attention import draw_cross_attention
-from ...figures.report_data import keep_attention
+from ...figures.parts import Attention, Part
 from ...files.terminal import printable
-from ...models.state import merge, split_model
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...scores.rouge import rouge
 from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
 from ...text.spoken import prefix_of
+from ...text.tokenizer import Tokenizer
 from ..base import Batch, Evaluation
-from ..generated import answer, tokens_and_end
+from ..generated import Generation, answer, tokens_and_end
 from ..next_token import freeze_zero_row, mean_loss, shift_target, sums
 from ..predictor import Answer, Predictor
 from ..worst import summarise_worst, worst, write_worst
-from .text import CROSS, Translation, capture_translations, strip_padding, translation_ids
-from .use import Translator
+from .use import CROSS, Translator, captured_ids, strip_padding, translation_ids
 
 SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Translate(Translation):
+class Translate(Generation):
     """The task `translate`. A batch is {"source": int32 [B, S], "target": int32 [B, T]}, ids padded by each side's pad.
 
     The decoder is given a begin and the target, and has to predict the target and an end (teacher forcing). Rows that
     are all padding, which fill up a batch, do not count.
     """
 
+    source: Tokenizer
+    bleu: str = "13a"  # the tokeniser of BLEU
+    prefix: str = ""  # text before every source
+
+    header_names: ClassVar[tuple[str, str]] = ("source", "translation")
     unit: ClassVar[str] = "sentences"
     predictor: ClassVar[type[Predictor]] = Translator
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
-        """The sentences of a run, split."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
@@ -59,7 +62,6 @@ class Translate(Translation):
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Translate:
-        """The task of a run, with the tokenizers of its data."""
         source, target = open_tokenizers(metadata)
         smoothing, data, model = run.loss.spread_over_all(len(target)), run.data, run.model
         assert isinstance(data, SentenceData) and isinstance(model, TransformerConfig)
@@ -69,7 +71,6 @@ class Translate(Translation):
 
     @classmethod
     def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
-        """The tokenizers beside weights, as a run keeps them."""
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding, data.spoken, data.task))
@@ -113,13 +114,7 @@ class Translate(Translation):
         return sums(*self.logits(model, batch)) | {"predicted": self.texts(model, batch)}
 
     def texts(self, model: Transformer, batch: Batch) -> Array:
-        """The best translation of each sentence."""
         return translation_ids(model, batch["source"], self.search, self.source.ids.pad)
-
-    def attention(self, model: Transformer, source: Array) -> tuple[Array, Array]:
-        """(translations int32 [B, length], cross-attention from their tokens, float [B, layers, H, length, S])."""
-        found, values = capture_translations(model, source, self.search, self.source.ids.pad, (CROSS,))
-        return found, values[CROSS]
 
     def score(self, config: TransformerConfig, split: Sentences, out: dict[str, np.ndarray]) -> Evaluation:
         """The metrics of a split: loss and accuracy per token, and exact match. Shapes: out [n, ...].
@@ -129,7 +124,7 @@ class Translate(Translation):
         """
         references = split.references if self.target.open else ()
         metrics = self.token_scores(split, out, references)
-        if not self.target.open or not has_scorer():
+        if not self.target.open or importlib.util.find_spec("sacrebleu") is None:
             return Evaluation(metrics, out["predicted"])
         said = [self.target.decode(row) for row in out["predicted"]]
         references = references or [self.target.decode(row) for row in split.target]
@@ -164,23 +159,24 @@ class Translate(Translation):
 
     def draw_result(
         self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """The worst translations, by chrF, as a file of text."""
         columns = zip(*self.table(split, result, metadata)[1], strict=True)
         source, truth, said = (list(map(str, column)) for column in columns)
         names, references = map(split.name, range(len(split))), [(text,) for text in split.references or truth]
         wrong = worst(names, references, said, self.target.cased)
-        write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
-        return summarise_worst(wrong, len(split), "worst.txt")
+        shown = write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
+        return summarise_worst(wrong, len(split), "worst.txt"), [shown]
 
-    def pictures(self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str) -> str:
+    def pictures(
+        self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
         """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first."""
         shown = data.splits.get("test") or data.splits["train"]
         few = shown.subset(np.arange(min(SAMPLES, len(shown))))  # all of a split may be larger than memory
         source, target = few.source, few.target
-        definition, parameters = split_model(network)
-        attend = jax.jit(lambda parameters, source: self.attention(merge(definition, parameters), source))
-        found, maps = map(np.asarray, attend(parameters, source))
+        said, values = captured_ids(network, jnp.asarray(source), self.search, self.source.ids.pad, (CROSS,))
+        found, maps = np.asarray(said), np.asarray(values[CROSS])  # [B, length], [B, L, H, length, S]
         sides = ((data.source, source), (data.target, target), (data.target, found))
         sources, truth, translations = ([vocabulary.decode(row) for row in rows] for vocabulary, rows in sides)
         table = [("source", "truth", "translation"), *zip(sources, truth, translations, strict=True)]
@@ -193,14 +189,8 @@ class Translate(Translation):
             examples.append({"title": text, "queries": queries, "keys": keys, "weights": weights})
         first, file = examples[0], plots / "cross-attention.png"
         draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
-        keep_attention(plots, caption, examples)
         read_first = self.source.decode(self.source.encode(self.prefix)).strip() if self.prefix else ""
-        return sources[0].removeprefix(read_first).strip()
-
-
-def has_scorer() -> bool:
-    """Whether sacrebleu is installed."""
-    return importlib.util.find_spec("sacrebleu") is not None
+        return sources[0].removeprefix(read_first).strip(), [Attention(caption, examples)]
 
 
 def corpus_scores(

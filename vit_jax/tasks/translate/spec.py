@@ -14,8 +14,7 @@ from ...data.texts.config import LEAST, TEXTS, SentenceData, is_side, numbered_w
 from ...errors import Field, UserError, fields_inside
 from ...files.lines import quote
 from ...models.transformer_config import TransformerConfig
-from ..spec import MetadataEntry, TaskSpec
-from ..stand_in import StandIn, check_length, vocabulary_of, with_sizes
+from ..spec import MetadataEntry, StandIn, TaskSpec, check_length, vocabulary_of, with_sizes
 
 USUAL_LENGTH = 512  # tokens of a text, of networks without a limit: as long as T5 was trained with
 
@@ -27,11 +26,9 @@ class Vocabularies(MetadataEntry):
     """
 
     def valid(self, value: Any) -> bool:
-        """Whether a JSON value has the form of both sides."""
         return isinstance(value, dict) and value.keys() == set(SIDES) and all(map(is_side, value.values()))
 
     def fits(self, value: Any, model: NetworkConfig) -> bool:
-        """Whether each side has the ids of the network."""
         assert isinstance(model, TransformerConfig)
         sizes = size_of_side(value["source"]), size_of_side(value["target"])
         return model.outputs > 0 and sizes == (model.source_vocabulary, model.target_vocabulary)
@@ -66,7 +63,6 @@ class Vocabularies(MetadataEntry):
         return ""
 
     def in_files(self, value: Any) -> bool:
-        """Whether they are those of a tokenizer, whose files a run keeps."""
         return any(isinstance(value[side], Mapping) for side in SIDES)
 
 
@@ -86,7 +82,6 @@ class TranslateSpec(TaskSpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        """Raise UserError naming the first invalid field of a run on pairs of sentences."""
         model, data = run.model, run.data
         assert isinstance(model, TransformerConfig) and isinstance(data, SentenceData)
         if not model.encoder_depth:

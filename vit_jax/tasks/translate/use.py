@@ -8,6 +8,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax import Array
 
 from ...decode.buckets import in_buckets, lengths_to
 from ...decode.search import Found
@@ -19,11 +21,43 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
-from ..capability import EXPLAIN_STEPS
-from ..generated import Writer, tokens_and_end, value
-from ..predictor import BATCH, check_batch
+from ..generated import Search, Writer, compile_search, tokens_and_end, value
+from ..predictor import BATCH, check_positive
 from .encoding import Encoded, encode, note_scores
-from .text import CROSS, Translation, captured_ids, searched_ids, strip_padding
+
+CROSS = "decoder.cross_attention"  # of a translation to its source
+
+
+def strip_padding(side: Tokenizer, row: np.ndarray) -> np.ndarray:
+    """A row of ids without padding."""
+    return row[row != side.ids.pad]
+
+
+def search_translations(
+    model: Transformer, source: Array, search: Search, pad: int, room: int = 0, keys: Array | None = None
+) -> Found:
+    """The translations of sentences, by `Search.found`: source int32 [B, S], keys [B]."""
+    padding = source != pad
+    return search.found(model, model.encode(source, padding), padding, padding.any(1), room, keys)
+
+
+def translation_ids(model: Transformer, source: Array, search: Search, pad: int) -> Array:
+    """The best translations of ids: source int32 [B, S] -> int32 [B, length], without ends, padded."""
+    return search.best(search_translations(model, source, search, pad))
+
+
+def capture_translations(
+    model: Transformer, source: Array, search: Search, pad: int, names: tuple[str, ...]
+) -> tuple[Array, dict[str, Array]]:
+    """Translations, and inner values of an evaluation pass in which the decoder is given them: source int32 [B, S] ->
+    (the best translations int32 [B, length], {name: array [B, ...]}).
+    """
+    said = translation_ids(model, source, search, pad)
+    return said, model.capture(source, search.inputs(said), names, source_padding=source != pad)
+
+
+searched_ids = compile_search(search_translations, static=(2, 3, 4))
+captured_ids = nnx.jit(capture_translations, static_argnums=(2, 3, 4))
 
 
 class Translator(Writer):
@@ -34,7 +68,6 @@ class Translator(Writer):
     """
 
     model: Transformer
-    task: Translation
 
     no_features = ("this network translates sentences, and only images have features", "leave it out")
 
@@ -104,7 +137,7 @@ class Translator(Writer):
 
         Settings of the search are such as beam=4, nbest=2 (the fields of config.decoding.Decoding).
         """
-        check_batch(batch)
+        check_positive(batch=batch)
         translator = self.searching(search)
         several, one = translator.as_list(texts)
         translations = translator.write(several, batch=batch)
@@ -169,31 +202,8 @@ class Translator(Writer):
         target = tokens_and_end(self.target, np.asarray(found[0]))
         return source, target, np.asarray(values[CROSS])[0, :, :, : len(target), : len(source)]
 
-    @with_fixed_settings
-    def explain(
-        self,
-        texts: str | Iterable[str],
-        method: str = "ig",
-        class_name: str = "",
-        steps: int = EXPLAIN_STEPS,
-        batch: int = 1,
-    ) -> Any:
-        """Which tokens of each text counted for each token of its translation.
-
-        Args:
-            texts: one or several; one is explained as a list of one.
-            method: ig or rollout, as of `Classifier.explain`; the baseline of ig is the mean of the embedding's table.
-            class_name: there are no classes to name.
-            steps: of integrated gradients, each a pass forward, and one back for each token.
-
-        Returns:
-            TranslationExplanation: `sources`, `tokens`, `maps` (of each text [T, S]), `draw(path)`, `write(name)`.
-        """
-        return self.capability("explain").explain(texts, method, class_name, steps)
-
     @property
     def layers(self) -> int:
-        """The number of layers of the decoder."""
         return self.model.config.decoder_depth
 
     @with_fixed_settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,20 +14,18 @@ import numpy as np
 import optax
 from jax import Array
 
-from ....config.outputs import Outputs
-from ....config.run import RunConfig
-from ....data.images.config import ImageData
-from ....figures.report_data import keep_sections
-from ....scores.calibration import class_loss, class_temperature
-from ....scores.classes import no_numbers, rank_classes
-from ....scores.suspects import suspect_classes
-from ...base import Batch, with_scores
-from ..balance import class_weights, log_prior, remark_on_sizes
-from ..draw import draw_result, most_confident
-from ..draw_sections import suspects_section, trust_section
-from ..score import Classified, score
-from ..trust import Calibration, Trust
-from .base import Kind, Said, named
+from ...config.outputs import Outputs
+from ...config.run import RunConfig
+from ...data.images.config import ImageData
+from ...figures.parts import Part, Sections
+from ...scores.calibration import class_loss, class_temperature
+from ...scores.classes import no_numbers, rank_classes
+from ...scores.suspects import suspect_classes
+from ..base import Batch, with_scores
+from .balance import class_weights, log_prior, remark_on_sizes
+from .draw import draw_classes, most_confident, suspects_section, trust_section
+from .kind import Kind, Said, named
+from .score import Calibration, Classified, Trust, score
 
 
 @dataclass(frozen=True)
@@ -170,21 +168,13 @@ class ClassKind(Kind):
         return with_scores(result, trust.scores())
 
     def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
-        """The temperature."""
         temperature, why = class_temperature(labels, logits)
         return Calibration(temperature, notes=(f"no temperature: {why}",) if why else ())
 
     def values(self, logits: np.ndarray) -> np.ndarray:
-        """The probability of each class."""
         return np.asarray(jax.nn.softmax(logits / self.outputs.temperature))
 
-    def values_of(self, result: Classified) -> np.ndarray:
-        """The probabilities."""
-        assert result.probabilities is not None
-        return result.probabilities
-
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
-        """The name of the class."""
         return {"true": [self.outputs.names[label] for label in labels]}
 
     def table(self, split: Any, result: Classified) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
@@ -197,17 +187,16 @@ class ClassKind(Kind):
         )
         return ("file", "true", "predicted", "probability"), rows
 
-    def draw_result(self, split: Any, result: Classified, folder: Path, caption: str) -> tuple[str, ...]:
+    def draw_result(self, split: Any, result: Classified, folder: Path, caption: str) -> Sequence[Part]:
         """The confusion matrix, scores of each class, mistakes, reliability, and labels that may be wrong."""
-        draw_result(split, result, self.outputs.names, folder, caption)
+        classes = draw_classes(split, result, self.outputs.names, folder, caption)
         sections = trust_section(result.trust, folder, "share that is right", caption)
         if (found := result.suspects) is not None:
             given, guesses = (
                 [self.outputs.names[k] for k in each] for each in (split.labels[found.images], found.guesses)
             )
             sections += suspects_section(split, found, given, guesses, folder, caption)
-        keep_sections(folder, sections)
-        return ()
+        return classes, Sections(sections)
 
     def worst(self, split: Any, result: Classified, most: int) -> list[tuple[int, int, str]]:
         """Of the most confident mistakes the predicted class and the true one."""

@@ -1,4 +1,4 @@
-"""What report.html shows of a trained network, kept as JSON beside the figures: vit_jax/reports reads it.
+"""What report.html is to show of a trained network (figures/parts.py), kept as JSON beside its figures.
 
 classes.json (the result of a classifier), sections.json (of each label or number, of probabilities), texts.json (the
 worst texts), explanations.json (what counted in the worst examples), attention.json, positions.json. Pictures are in
@@ -10,16 +10,19 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..config.fields import Size, pair
-from ..files.atomic import write_json
-from .patches import similarity
+from ...config.fields import pair
+from ...figures.parts import Attention, Classes, Part, Positions, Sections, Texts
+from ...figures.patches import similarity
+from ...figures.results import draw_confusion
+from ...files.atomic import write_json
+from ...files.strict_json import parse
 
 WEIGHTS = 740_000  # most attention weights that are kept, a byte each: of ViT-B those from 26 tokens
 PIXELS = 96  # a larger side of a picture is made as small
@@ -27,46 +30,49 @@ WORST = 36
 ROWS = 2000
 
 
-def keep_classes(
-    folder: Path,
-    about: str,
-    names: Sequence[str],
-    confusion: np.ndarray,
-    scores: Mapping[str, np.ndarray],
-    worst: Sequence[Mapping[str, Any]],
-) -> None:
-    """Keep the result of a classifier of K classes: confusion int [K, K], scores float [K], worst uint8 [h, w, C]."""
-    rows, columns = np.nonzero(confusion)
-    entries = np.stack([rows, columns, confusion[rows, columns]], -1)  # [entries, 3]
-    content = {
-        "about": about,
-        "names": list(names),
+def keep(folder: Path, part: Part) -> None:
+    """Keep a part of a report."""
+    match part:
+        case Sections():
+            write_json(folder / f"{part.name}.json", _sections(part))
+        case Classes():
+            write_json(folder / "classes.json", _classes(part))
+        case Texts():
+            write_json(folder / "texts.json", {**vars(part), "worst": _texts(part)})
+        case Attention():
+            write_json(folder / "attention.json", _attention(part))
+        case Positions():
+            write_json(folder / "positions.json", _positions(part))
+
+
+def kept_confusion(folder: Path) -> Callable[[], None] | None:
+    """What draws the confusion matrix that is kept in a folder; None where none is."""
+    file = folder / "classes.json"
+    if not file.is_file():
+        return None
+    kept = parse(file.read_bytes())
+    confusion = np.zeros((len(kept["names"]),) * 2, int)
+    rows, columns, counts = np.array(kept["confusion"], int).reshape(-1, 3).T
+    confusion[rows, columns] = counts
+    return lambda: draw_confusion(confusion, kept["names"], None, kept["about"])
+
+
+def _classes(part: Classes) -> dict[str, Any]:
+    rows, columns = np.nonzero(part.confusion)
+    entries = np.stack([rows, columns, part.confusion[rows, columns]], -1)  # [entries, 3]
+    return {
+        "about": part.about,
+        "names": list(part.names),
         "confusion": entries.reshape(-1).tolist(),
-        "scores": {name: [round(float(x), 6) for x in values] for name, values in scores.items()},
+        "scores": {name: [round(float(x), 6) for x in values] for name, values in part.scores.items()},
         "worst": [
             {**each, "image": _data_url(each["image"]), "confidence": _finite(each["confidence"])}
-            for each in worst[:WORST]
+            for each in part.worst[:WORST]
         ],
     }
-    write_json(folder / "classes.json", content)
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of a report on a result: a figure, a table and images, as far as it has them. Shapes: images uint8 [h,
-    w, 1 or 3].
-    """
-
-    title: str
-    about: str
-    figure: Path | None = None
-    head: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    images: Sequence[tuple[str, str, np.ndarray]] = ()
-
-
-def keep_sections(folder: Path, sections: Sequence[Section], name: str = "sections") -> None:
-    """Keep sections of a report, in their order."""
+def _sections(part: Sections) -> dict[str, Any]:
     content = [
         {
             "title": each.title,
@@ -76,21 +82,18 @@ def keep_sections(folder: Path, sections: Sequence[Section], name: str = "sectio
             "rows": [list(row) for row in each.rows[:ROWS]],
             "images": [{"name": a, "words": b, "image": _data_url(image)} for a, b, image in each.images[:WORST]],
         }
-        for each in sections
+        for each in part.sections
     ]
-    write_json(folder / f"{name}.json", {"sections": content})
+    return {"sections": content}
 
 
-def keep_texts(folder: Path, about: str, total: int, wrong: int, worst: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the worst of texts."""
-    rows = [{**each, **({"image": _data_url(each["image"])} if "image" in each else {})} for each in worst[:WORST]]
-    write_json(folder / "texts.json", {"about": about, "total": total, "wrong": wrong, "worst": rows})
+def _texts(part: Texts) -> list[dict[str, Any]]:
+    return [{**each, **({"image": _data_url(each["image"])} if "image" in each else {})} for each in part.worst[:WORST]]
 
 
-def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any]], prefix: Sequence[str] = ()) -> None:
-    """Keep attention weights of examples. What is too much is left out, and said. Shapes: examples float [L, H, Q,
-    K].
-    """
+def _attention(part: Attention) -> dict[str, Any]:
+    """What is too much is left out, and said."""
+    examples = part.examples
     own = pair(examples[0]["grid"]) if examples and "queries" not in examples[0] else None
     kept, note = fit_attention([np.asarray(each["weights"], np.float32) for each in examples], own)
     rows = []
@@ -104,7 +107,7 @@ def keep_attention(folder: Path, about: str, examples: Sequence[Mapping[str, Any
         row |= {"depth": depth, "heads": heads, "layers": some.layers, "shape": list(shares.shape)}
         row |= {"looking": some.looking} if own else {}
         rows.append({**row, "weights": base64.b64encode(shares.tobytes()).decode()})
-    write_json(folder / "attention.json", {"about": about, "prefix": list(prefix), "note": note, "examples": rows})
+    return {"about": part.about, "prefix": list(part.prefix), "note": note, "examples": rows}
 
 
 def _finite(value: float) -> float | None:
@@ -164,16 +167,14 @@ def _spread_tokens(tokens: int, grid: tuple[int, int], apart: int) -> list[int]:
     return [*range(before), *(before + row * grid[1] + column for row in rows for column in columns)]
 
 
-def keep_positions(folder: Path, about: str, position: np.ndarray, prefix: int, grid: Size) -> None:
-    """Keep the cosine similarity of the position embeddings of patches to each other: position [prefix + gh * gw,
-    D].
-    """
-    gh, gw = pair(grid)
+def _positions(part: Positions) -> dict[str, Any]:
+    """The cosine similarity of the position embeddings of patches to each other."""
+    gh, gw = pair(part.grid)
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, 14)).round().astype(int)) for n in (gh, gw))
-    cosine = similarity(np.asarray(position)[prefix:]).reshape(gh, gw, gh * gw)[np.ix_(rows, columns)]
+    cosine = similarity(np.asarray(part.position)[part.prefix :]).reshape(gh, gw, gh * gw)[np.ix_(rows, columns)]
     steps = np.rint((np.clip(cosine, -1, 1) + 1) / 2 * 255).astype(np.uint8)
-    content = {"about": about, "grid": [gh, gw], "rows": rows.tolist(), "columns": columns.tolist()}
-    write_json(folder / "positions.json", {**content, "similarity": base64.b64encode(steps.tobytes()).decode()})
+    content = {"about": part.about, "grid": [gh, gw], "rows": rows.tolist(), "columns": columns.tolist()}
+    return {**content, "similarity": base64.b64encode(steps.tobytes()).decode()}
 
 
 def _data_url(image: np.ndarray, most: int = PIXELS) -> str:

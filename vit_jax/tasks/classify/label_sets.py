@@ -12,18 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ....config.outputs import Outputs
-from ....config.run import RunConfig
-from ....figures.report_data import keep_sections
-from ....scores.calibration import set_loss, set_temperature
-from ....scores.classes import DEFAULT, FEWEST, choose_thresholds, no_numbers, over, score_labels
-from ....scores.suspects import Suspects, join_suspects, suspect_labels
-from ...base import Batch, Evaluation, with_scores
-from ..balance import label_weights, remark_on_sizes
-from ..draw_sections import label_sections, suspects_section, trust_section, worst_labels
-from ..trust import Calibration, Trust
-from .base import Kind, Said, named
+from ...config.outputs import Outputs
+from ...config.run import RunConfig
+from ...figures.parts import Part, Sections
+from ...scores.calibration import set_loss, set_temperature
+from ...scores.classes import DEFAULT, FEWEST, choose_thresholds, no_numbers, over, score_labels
+from ...scores.suspects import Suspects, join_suspects, suspect_labels
+from ..base import Batch, Evaluation, with_scores
+from .balance import label_weights, remark_on_sizes
 from .classes import binary_losses, positive
+from .draw import label_sections, suspects_section, trust_section, worst_labels
+from .kind import Kind, Said, named
+from .score import Calibration, Trust
 
 THERE = "not there", "there"
 
@@ -41,7 +41,6 @@ class SetKind(Kind):
 
     @property
     def selection_metric(self) -> tuple[str, int]:
-        """map."""
         return "map", 1
 
     def targets(self, labels: Array) -> Array:
@@ -82,12 +81,16 @@ class SetKind(Kind):
         return ({"loss_weights": [*weights]} if weights else {}), remarks
 
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
-        """{"logits": [B, K]}."""
         return {"logits": logits}
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:
-        """The metrics of a split, see `score_sets`: out [n, ...]."""
-        return score_sets(split.labels, out["logits"], self.values(out["logits"]), self.thresholds)
+        """The metrics of n predicted sets, of labels int8 [n, K] and logits float [n, K]."""
+        truth, probabilities = split.labels, self.values(out["logits"])
+        predicted = over(probabilities, self.thresholds)
+        result = Labelled({"loss": set_loss(truth, out["logits"])}, predicted, probabilities)
+        if not (truth >= 0).any():
+            result = replace(result, undefined={"loss": "of no image is any label known"})
+        return with_scores(result, score_labels(truth, probabilities, self.thresholds))
 
     def examined(self, split: Any, out: Mapping[str, np.ndarray]) -> Labelled:
         """With the calibration error of all known cells, and the labels that seem to be wrong."""
@@ -111,15 +114,10 @@ class SetKind(Kind):
         outputs = replace(self.outputs, temperature=temperature or 1.0)
         thresholds = choose_thresholds(labels, replace(self, outputs=outputs).values(logits))
         few = ((labels == 1).sum(0) < FEWEST).sum()
-        kept = (
-            f"{few:,} of {len(thresholds):,} labels keep the threshold {DEFAULT}: fewer than {FEWEST} images have them"
-        )
+        why_few = f"fewer than {FEWEST} images have them"
+        kept = f"{few:,} of {len(thresholds):,} labels keep the threshold {DEFAULT}: {why_few}"
         notes = (*([f"no temperature: {why}"] if why else []), *([kept] if few else []))
         return Calibration(temperature, tuple(thresholds.tolist()), notes)
-
-    def values_of(self, result: Labelled) -> np.ndarray:
-        """The probabilities."""
-        return result.probabilities
 
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
         """Of each label 1, 0, or nothing where that is unknown."""
@@ -135,7 +133,7 @@ class SetKind(Kind):
         )
         return ("file", "label", "true", "probability"), rows
 
-    def draw_result(self, split: Any, result: Labelled, folder: Path, caption: str) -> tuple[str, ...]:
+    def draw_result(self, split: Any, result: Labelled, folder: Path, caption: str) -> Sequence[Part]:
         """Scores of each label, mistakes, reliability, and labels that may be wrong."""
         names = self.outputs.names
         sections = label_sections(split, result, names, self.thresholds, folder, caption)
@@ -145,8 +143,7 @@ class SetKind(Kind):
             given = [f"{names[k]}: {THERE[1 - guess]}" for k, guess in zip(labels, found.guesses, strict=True)]
             seems = [THERE[guess] for guess in found.guesses]
             sections += suspects_section(split, found, given, seems, folder, caption)
-        keep_sections(folder, sections)
-        return ()
+        return [Sections(sections)]
 
     def worst(self, split: Any, result: Labelled, most: int) -> list[tuple[int, int, str]]:
         """Of the most confident mistakes the label."""
@@ -160,7 +157,6 @@ class SetKind(Kind):
         return np.array(self.outputs.thresholds or [DEFAULT] * len(self.outputs.names))
 
     def values(self, logits: np.ndarray) -> np.ndarray:
-        """The probability of each label."""
         return np.asarray(jax.nn.sigmoid(logits / self.outputs.temperature))
 
     def top_k(self, logits: np.ndarray, top: int) -> Said:
@@ -188,16 +184,3 @@ class Labelled(Evaluation):
     prints_each: ClassVar[bool] = True
     trust: Trust | None = field(default=None, kw_only=True)  # of all known cells, of a final result
     suspects: Sequence[Suspects] = field(default=(), kw_only=True)  # of each label, likewise
-
-
-def score_sets(truth: np.ndarray, logits: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray) -> Labelled:
-    """The metrics of n predicted sets: truth int8 [n, K], logits float [n, K], probabilities float [n, K], thresholds
-    float [K].
-    """
-    loss = set_loss(truth, logits)
-    scores = score_labels(truth, probabilities, thresholds)
-    predicted = over(probabilities, thresholds)
-    result = Labelled({"loss": loss}, predicted, probabilities)
-    if not (truth >= 0).any():
-        result = replace(result, undefined={"loss": "of no image is any label known"})
-    return with_scores(result, scores)

@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array
 
-from ....config.outputs import UNSTATED, Outputs
-from ....config.run import LossConfig, RunConfig
-from ....files.output import shorten
-from ....files.terminal import printable
-from ...base import Batch, Evaluation
-from ..trust import Calibration
+from ...config.outputs import UNSTATED, Outputs
+from ...config.run import LossConfig, RunConfig
+from ...figures.parts import Part
+from ...files.output import shorten
+from ...files.terminal import printable
+from ..base import Batch, Evaluation
+from .score import Calibration
 
 SHOWN = 3
-PROBABILITY = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
 Said = list[tuple[str, float]]  # (name, probability or value)
 
 
@@ -43,7 +43,7 @@ class Kind:
     header: ClassVar[tuple[str, ...]] = ()
     ranked: ClassVar[bool] = False
     several: ClassVar[bool] = False
-    written: ClassVar[tuple[str, str, str]] = PROBABILITY
+    written: ClassVar[tuple[str, str, str]] = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
     legend: ClassVar[str] = ""
     calibrated: ClassVar[tuple[str, ...]] = ()  # what validation decides of how outputs are read
     truth: ClassVar[str] = ""  # what a figure calls that which is right
@@ -116,7 +116,7 @@ class Kind:
 
     def values_of(self, result: Any) -> np.ndarray:
         """`values` of the n images of a final result, [n, K]."""
-        raise NotImplementedError
+        return np.asarray(result.probabilities)
 
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
         """{column: a text for each of n images} of labels, as a table has them before what is predicted."""
@@ -126,8 +126,8 @@ class Kind:
         """(names of columns, a row for each image): the truth and what is predicted."""
         raise NotImplementedError
 
-    def draw_result(self, split: Any, result: Any, folder: Path, caption: str) -> tuple[str, ...]:
-        """Write figures on a result into a folder; returns lines to print."""
+    def draw_result(self, split: Any, result: Any, folder: Path, caption: str) -> Sequence[Part]:
+        """Write figures on a result into a folder; returns what they show."""
         return ()
 
     def worst(self, split: Any, result: Any, most: int) -> list[tuple[int, int, str]]:

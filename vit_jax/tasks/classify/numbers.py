@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ....config.outputs import Outputs
-from ....config.run import RunConfig
-from ....errors import Field, UserError
-from ....figures.report_data import keep_sections
-from ....scores.numbers import score_numbers
-from ...base import Batch, Evaluation, with_scores
-from ..draw_sections import Plain, number_sections, worst_numbers
-from .base import Kind, Said, named
+from ...config.outputs import Outputs
+from ...config.run import RunConfig
+from ...errors import Field, UserError
+from ...figures.parts import Part, Sections
+from ...scores.numbers import score_numbers
+from ..base import Batch, Evaluation, with_scores
+from .draw import Plain, number_sections, worst_numbers
+from .kind import Kind, Said, named
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class NumberKind(Kind):
         return {}, (f"loss.label_smoothing {smoothing:g} has no effect on numbers",) if smoothing else ()
 
     def targets(self, labels: Array) -> Array:
-        """The labels."""
         return labels
 
     def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
@@ -58,9 +57,13 @@ class NumberKind(Kind):
         return {"logits": logits}
 
     def score(self, split: Any, out: Mapping[str, np.ndarray]) -> Estimated:
-        """The metrics of a split, see `score_numbers_of`: out [n, ...]."""
-        spread = self.std if self.outputs.std else None
-        return score_numbers_of(split.labels, self.values(out["logits"]), spread, self.outputs.names)
+        """The metrics of n predictions, of labels float64 [n, K] and normalised logits float [n, K]."""
+        truth, predicted = split.labels, self.values(out["logits"])
+        std = self.std if self.outputs.std else None
+        loss = float((((predicted - truth) / (1 if std is None else std)) ** 2).mean())
+        return with_scores(
+            Estimated({"loss": loss}, predicted), score_numbers(truth, predicted, std, self.outputs.names)
+        )
 
     def at_chance(self, split: Any, result: Any) -> str:
         """R2 not above 0."""
@@ -68,11 +71,9 @@ class NumberKind(Kind):
         return f"R2 {r2:.3f} is no better than the mean of the numbers for every image" if r2 <= 0 else ""
 
     def values_of(self, result: Estimated) -> np.ndarray:
-        """The numbers."""
         return result.predicted
 
     def truths(self, labels: np.ndarray) -> dict[str, list[str]]:
-        """Each number."""
         return {f"true {name}": list(map(repr, labels[:, k].tolist())) for k, name in enumerate(self.outputs.names)}
 
     def table(self, split: Any, result: Estimated) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
@@ -84,13 +85,11 @@ class NumberKind(Kind):
         )
         return ("file", "output", "true", "predicted"), rows
 
-    def draw_result(self, split: Any, result: Estimated, folder: Path, caption: str) -> tuple[str, ...]:
+    def draw_result(self, split: Any, result: Estimated, folder: Path, caption: str) -> Sequence[Part]:
         """Predictions over the truth, and the largest errors."""
         known = bool(self.outputs.std)
         plain = Plain(self.mean, self.std, "training") if known else Plain.of(split.labels)
-        sections = number_sections(split, result, self.outputs.names, plain, folder, caption)
-        keep_sections(folder, sections)
-        return ()
+        return [Sections(number_sections(split, result, self.outputs.names, plain, folder, caption))]
 
     def worst(self, split: Any, result: Estimated, most: int) -> list[tuple[int, int, str]]:
         """Of the images with the largest errors the number that is worst."""
@@ -137,12 +136,3 @@ class Estimated(Evaluation):
     """
 
     prints_each: ClassVar[bool] = True
-
-
-def score_numbers_of(
-    truth: np.ndarray, predicted: np.ndarray, std: np.ndarray | None, names: Sequence[str]
-) -> Estimated:
-    """The metrics of n predictions: truth float64 [n, K], std float64 [K]."""
-    loss = float((((predicted - truth) / (1 if std is None else std)) ** 2).mean())
-    scores = score_numbers(truth, predicted, std, names)
-    return with_scores(Estimated({"loss": loss}, predicted), scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...config.fields import identity
@@ -13,8 +14,8 @@ from ...config.run import LossConfig, RunConfig
 from ...data.images.config import other_classes
 from ...errors import Field, UserError
 from ...models.vit_config import ViTConfig
-from ..classify.spec import ClassifySpec, TellsClasses
 from ..image_spec import show_value
+from .spec import ClassifySpec, TellsClasses
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,12 @@ class DistilLoss(LossConfig):
 class DistilSpec(ClassifySpec):
     """Classification learnt from labels and from a teacher at once, by a ViT with two heads."""
 
-    computes = "vit_jax.tasks.distil.learn:Distil"
+    computes = "vit_jax.tasks.classify.distil:Distil"
     loss = DistilLoss
     has_teacher = True
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        """Raise UserError naming the first invalid field of a run with a teacher."""
         super().check(run)
         model, loss = run.model, run.loss
         assert isinstance(model, ViTConfig) and isinstance(loss, DistilLoss)
@@ -83,7 +83,6 @@ class DistilSpec(ClassifySpec):
 
     @classmethod
     def check_teacher(cls, teacher: Teacher, run: RunConfig, data: Any) -> None:
-        """Raise UserError where a teacher cannot teach a run: other classes, channels or order of images."""
         if teacher.config is None:
             _check_logits(teacher, run, data)
         else:
@@ -93,30 +92,26 @@ class DistilSpec(ClassifySpec):
 def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
     student, path, c = run.model, teacher.path, teacher.config
     assert isinstance(student, ViTConfig) and c is not None
+    refused = partial(UserError, f"teacher {path}")
     if not isinstance(c, TellsClasses):
-        raise UserError(f"teacher {path}", f"holds a {c.name}", "give a network that classifies images")
+        raise refused(f"holds a {c.name}", "give a network that classifies images")
     if not c.classes:
-        raise UserError(f"teacher {path}", "has no head and so no classes", "give a network that classifies images")
+        raise refused("has no head and so no classes", "give a network that classifies images")
     if student.classes not in (0, c.classes):
-        raise UserError(
-            f"teacher {path}",
-            f"has {c.classes} classes and this run has {student.classes}",
-            "give a teacher of the same classes",
+        raise refused(
+            f"has {c.classes} classes and this run has {student.classes}", "give a teacher of the same classes"
         )
     if (kind := Outputs.of(teacher.metadata).kind) not in ("", "class"):
-        raise UserError(f"teacher {path}", f"its outputs are {KINDS[kind]}", "give a network that predicts classes")
+        raise refused(f"its outputs are {KINDS[kind]}", "give a network that predicts classes")
     names = data.metadata()["class_names"] if data else ()
     if clause := other_classes(teacher.metadata.get("class_names", ()), names):
-        raise UserError(f"teacher {path}", clause, "give a teacher of the same classes in the same order")
+        raise refused(clause, "give a teacher of the same classes in the same order")
     if c.channels != student.channels:
-        raise UserError(
-            f"teacher {path}",
-            f"takes images of {c.channels} channels and this run has {student.channels}",
-            "give a teacher of as many",
+        raise refused(
+            f"takes images of {c.channels} channels and this run has {student.channels}", "give a teacher of as many"
         )
     if "preprocess" not in teacher.metadata:
-        raise UserError(
-            f"teacher {path}",
+        raise refused(
             "does not state how images are preprocessed",
             f"state that with `python -m convert {shlex.quote(path)} X.safetensors --set mean=... --set std=...`, the "
             "mean and std of the pixels in 0..1 that it was trained with (a number a channel, with commas), then give "
@@ -125,22 +120,20 @@ def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
 
 
 def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
-    path, (images, classes) = teacher.path, teacher.arrays["logits"].shape
+    refused, (images, classes) = partial(UserError, f"teacher {teacher.path}"), teacher.arrays["logits"].shape
     student, own, still = run.model, vars(run.augment), vars(run.augment.without_randomness())
     assert isinstance(student, ViTConfig)
     # Copies of an image are the image, and overfit_batches does not augment.
     drawn = [name for name, value in own.items() if value != still[name] and name != "repeats"]
     if drawn and not run.overfit_batches:
-        raise UserError(
-            f"teacher {path}",
+        raise refused(
             "holds logits of images without augmentation, but "
             f"{', '.join(f'augment.{name} is {show_value(own[name])}' for name in drawn)}: "
             "give the network itself, or set "
-            f"{', '.join(f'augment.{name} to {show_value(still[name])}' for name in drawn)}",
+            f"{', '.join(f'augment.{name} to {show_value(still[name])}' for name in drawn)}"
         )
     if student.classes not in (0, classes):
-        raise UserError(
-            f"teacher {path}",
+        raise refused(
             f"has logits of {classes} classes and this run has {student.classes}",
             "give those of a teacher of the same classes",
         )
@@ -148,16 +141,14 @@ def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
         return
     labels = data.splits["train"].source_labels
     if len(labels) != images:
-        raise UserError(
-            f"teacher {path}",
+        raise refused(
             f"has logits of {images} images and data.source {run.data.source} has {len(labels)} to train on, those "
             "that are held out included",
             "give one row for each, in their order",
         )
     stated = labels if data.stands_in else teacher.arrays.get("labels", labels)
     if stated.shape != labels.shape or (stated != labels).any():
-        raise UserError(
-            f"teacher {path}",
+        raise refused(
             f"its labels are not those of data.source {run.data.source}",
             "give logits of the same images in the same order",
         )

@@ -26,8 +26,8 @@ from ...models.lowering import of_evaluation
 from ...models.state import merge
 from ...models.vit import ViT
 from ..base import Batch
-from ..classify.learn import Classify
-from .spec import DistilLoss
+from .distil_spec import DistilLoss
+from .learn import Classify
 
 KERNELS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}  # of Preprocess: of jax.image.resize
 

@@ -1,1 +1,0 @@
-"""Image classification learnt from labels and from a teacher at once."""
