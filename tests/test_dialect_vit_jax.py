@@ -31,7 +31,7 @@ from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import task_spec, untrained_run
 from vit_jax.weights import load as trained
 from vit_jax.weights.checkpoint import Checkpoints, State
-from vit_jax.weights.start.start import start
+from vit_jax.weights.start import start
 
 VIT = ViTConfig(
     image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2

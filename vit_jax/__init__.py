@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .training.train import steps, train
     from .weights.export import export
     from .weights.load import load
-    from .weights.start.start import preset
+    from .weights.start import preset
 
     __version__: str
 
@@ -45,7 +45,7 @@ _MODULES = {  # public name: the module that has it
     "load": "weights.load",
     "optimizer": "training.engine.optim",
     "predict": "commands.prediction.function",
-    "preset": "weights.start.start",
+    "preset": "weights.start",
     "report": "extras.report.command",
     "steps": "training.train",
     "sweep": "extras.sweep.sweep",

@@ -226,7 +226,7 @@ def measure(request: Request) -> Measured:
     from ..tasks.generated import searching
     from ..training.engine.evaluator import Evaluator
     from ..weights.load import complete
-    from ..weights.teacher import open_teacher
+    from ..weights.opening import open_teacher
     from .probe import measure_probe
 
     with backend.restore_precision():

@@ -28,7 +28,7 @@ from ..training.preflight import OF_A_HOST, choose_folder, preflight
 from ..training.resume import describe_rate, new_state, noted_anew
 from ..training.setup import set_up
 from ..training.train import TrainRequest, train_group, train_with
-from ..weights.start.tuning import describe_tuning
+from ..weights.fitting import describe_tuning
 from .train_options import Options, check_options, parse
 
 # Flags that each host may give in its own way.

@@ -17,7 +17,7 @@ from ..machine.division import Division
 from ..machine.memory import run_bytes
 from ..machine.mfu import step_flops
 from ..runs.values import differences
-from ..weights.teacher import describe_teacher
+from ..weights.opening import describe_teacher
 
 if TYPE_CHECKING:
     from .engine.engine import Engine

@@ -16,8 +16,8 @@ from ..machine import backend
 from ..machine.division import plan_division
 from ..machine.hosts.group import ALONE, Hosts
 from ..runs.values import changed_places
-from ..weights.start.start import start
-from ..weights.teacher import open_teacher
+from ..weights.opening import open_teacher
+from ..weights.start import start
 from .setup import frozen_digest, open_data, with_data
 
 if TYPE_CHECKING:

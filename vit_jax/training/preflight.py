@@ -17,9 +17,8 @@ from ..presets.entry import on_other_data
 from ..presets.table import preset
 from ..runs.check import check_complete, check_name, check_run
 from ..runs.values import with_fields
-from ..weights.start.reproducible import check_unchanged
-from ..weights.start.start import check as check_start
-from ..weights.teacher import open_teacher
+from ..weights.opening import check_unchanged, open_teacher
+from ..weights.start import check as check_start
 from .hooks import Hook, Hooks
 
 if TYPE_CHECKING:

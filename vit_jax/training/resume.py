@@ -19,8 +19,8 @@ from ..machine.hosts.group import ALONE, Hosts
 from ..machine.numerics import random_key
 from ..runs.values import LENGTH, changed_places, to_dict
 from ..tasks.table import task_spec
-from ..weights.start.reproducible import check_same
-from ..weights.start.start import start as start_from
+from ..weights.opening import check_same
+from ..weights.start import start as start_from
 from .contents import data_difference
 from .saving import Saver
 from .session import NOTED, Session

@@ -23,9 +23,18 @@ from ..models.state import split_model
 from ..runs import find, is_foreign, mean_of
 from ..tasks.predictor import Predictor
 from ..tasks.table import task_spec
-from .interop import EXPORTED, EXPORTS, WRITING, InMemory, check_convert, convert_first, options_in, with_given
+from .interop import (
+    EXPORTED,
+    EXPORTS,
+    WRITING,
+    InMemory,
+    check_convert,
+    convert_first,
+    options_in,
+    read_headers,
+    with_given,
+)
 from .load import check_unchosen, load
-from .memory import network_reading
 
 NOT_OF_PROGRAMS = {  # {what an export to a program does not take: why}
     "to": "has no layout",
@@ -310,10 +319,9 @@ def _reading(
     files: Mapping[str, bytes],
 ) -> Iterator[Any]:
     """The reading of weights, with what is stated of them besides; the arguments are those of `export_weights`."""
-    from convert.recognise.reading import Options, read
     from convert.recognise.tokenizer import special_ids
 
-    reading = read(given, Options(sets=sets, **chosen)) if isinstance(given, str) else network_reading(*given, sets)
+    reading = read_headers(given, sets=sets, **chosen)
     with reading.source:
         if files:
             reading.source.beside = lambda: dict(files)

@@ -21,7 +21,6 @@ from ..config.fields import pair
 from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
 from ..errors import UserError
-from ..files.places import local_copy
 from ..tasks.table import task_spec
 from .memory import network_reading, state_source
 
@@ -40,18 +39,6 @@ def check_convert() -> None:
         raise UserError(
             "convert", f"{spec.origin} hides this package of vit-jax", "rename it, or start in another folder"
         )
-
-
-def read_weights(given: str | State | InMemory, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
-    """What weights of any layout state, and the weights."""
-    check_convert()
-    from convert.recognise.outputs import unsettled
-
-    with open_complete(given, **options) as weights:
-        if error := unsettled(weights.plan.reading.path, weights.config, weights.facts.outputs):
-            raise error
-        arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
-    return weights, arrays
 
 
 @dataclass(frozen=True)
@@ -91,28 +78,52 @@ class Weights:
 
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
 
+    def to_use(self) -> dict[str, np.ndarray]:
+        """All parameters, of which float64 stays and others become float32. Raises UserError where their use is not
+        known.
+        """
+        from convert.recognise.outputs import unsettled
 
-@contextlib.contextmanager
-def open_complete(
-    given: str | State | InMemory,
-    beside: Mapping[str, Mapping[str, Any]] | None = None,
-    stated: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Iterator[Weights]:
-    """Weights that state their network, for images as large as they are prepared."""
+        if error := unsettled(self.path, self.config, self.facts.outputs):
+            raise error
+        return {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in self.arrays()}
+
+
+def read_headers(
+    given: str | State | InMemory, beside: Mapping[str, Mapping[str, Any]] | None = None, **options: Any
+) -> Any:
+    """Weights in a file, folder or run of any layout, in hf://owner/name or in memory, opened and recognised."""
     check_convert()
     from convert.recognise.reading import Options, identify, read
 
     if isinstance(given, str):
-        reading = read(given, Options(**options))
-    elif isinstance(given, Mapping):
-        reading = identify(state_source(given, beside or {}), Options(**options))
-    else:
-        reading = network_reading(*given, options.get("sets", {}))
+        return read(given, Options(**options))
+    if isinstance(given, Mapping):
+        return identify(state_source(given, beside or {}), Options(**options))
+    return network_reading(*given, options.get("sets", {}))
+
+
+@contextlib.contextmanager
+def open_weights(
+    given: str | State | InMemory,
+    start: Start | None = None,
+    stated: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[Weights]:
+    """Named arrays with their config, for images as large as they are prepared.
+
+    Args:
+        given: what `read_headers` takes, as are `options`.
+        start: where a run starts from them, what of its network they need not state.
+        stated: metadata of the network's task, which counts more than what they state.
+    """
+    reading, assumed = start.read(str(given)) if start else (read_headers(given, **options), ())
     if stated:
         reading.facts = with_given(reading.facts, stated, reading.config, bool(reading.layout.resizes(reading.config)))
     with reading.source:
-        yield _plan(reading, ())
+        if start:
+            check_network(type(reading.config), start.network)
+        yield _plan(reading, assumed, start is None or start.resize)
 
 
 def _plan(reading: Any, assumed: tuple[str, ...], resize: bool = True) -> Weights:
@@ -145,63 +156,55 @@ class Unstated(UserError):
         self.fields, self.published = tuple(fields), published(network)
 
 
-@contextlib.contextmanager
-def open_weights(
-    path: str,
-    network: type[NetworkConfig],
-    otherwise: Mapping[str, Any],
-    square: bool = False,
-    resize: bool = False,
-    headless: bool = False,
-) -> Iterator[Weights]:
-    """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened."""
-    check_convert()
-    from convert.recognise.config import MissingFields
-    from convert.recognise.reading import Options, read
+@dataclass(frozen=True)
+class Start:
+    """What a run, which starts from weights, states of the network that they are to be of."""
 
-    place = _fetch(path)
-    assumed: tuple[str, ...] = ()
-    try:
-        reading = read(place, Options(headless=headless))
-    except MissingFields as error:
-        check_network(error.network, network)
-        assumed = error.fields
-        shown = [name for name in network.function_fields() if name not in network.marked("not_in_weights")]
-        seen = [name for name in shown if name in assumed and name in otherwise]
-        fields = [f"`model.{name}`" for name in seen]
-        resample = ", or resample its positions with `init_resize timm`" if "image" in seen else ""
-        unfit = f"correct {' and '.join(fields)}{resample}"
+    network: type[NetworkConfig]
+    otherwise: Mapping[str, Any]  # fields of the network that are taken where the weights do not tell them
+    headless: bool  # its head is left out or made anew
+    square: bool = False  # where they do not tell the image, it may be a square that fits their positions
+    resize: bool = False  # it is for images of the size that their preprocessing makes
+
+    def read(self, path: str) -> tuple[Any, tuple[str, ...]]:
+        """(the weights as `read_headers` gives them, the fields that only `otherwise` states). Raises UserError."""
+        check_convert()
+        from convert.recognise.config import MissingFields
+
         try:
-            reading = read(place, Options(otherwise={**otherwise}, unfit=unfit, headless=headless))
+            return read_headers(path := _fetch(path), headless=self.headless), ()
+        except MissingFields as error:
+            check_network(error.network, self.network)
+            assumed = error.fields
+        unfit = self._correcting(assumed)
+        try:
+            return read_headers(path, otherwise={**self.otherwise}, unfit=unfit, headless=self.headless), assumed
         except MissingFields as still:
-            tried = _square(place, otherwise, still, headless) if square and still.fields == ("image",) else []
+            tried = self._squares(path, still) if self.square and still.fields == ("image",) else []
             if len(tried) != 1:
-                fields = [name for name in network.function_fields() if name in still.fields]
-                raise Unstated(fields, network) from still
-            reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}, headless=headless))
-    with reading.source:
-        check_network(type(reading.config), network)
-        yield _plan(reading, assumed, resize)
+                fields = [name for name in self.network.function_fields() if name in still.fields]
+                raise Unstated(fields, self.network) from still
+            return read_headers(path, otherwise={**self.otherwise, "image": tried[0]}, headless=self.headless), assumed
 
+    def _correcting(self, assumed: Collection[str]) -> str:
+        """What helps where the tensors are not those of these fields."""
+        hidden = self.network.marked("not_in_weights")
+        shown = [name for name in self.network.function_fields() if name not in hidden]
+        seen = [name for name in shown if name in assumed and name in self.otherwise]
+        resample = ", or resample its positions with `init_resize timm`" if "image" in seen else ""
+        return f"correct {' and '.join(f'`model.{name}`' for name in seen)}{resample}"
 
-def _square(path: str, otherwise: Mapping[str, Any], error: Any, headless: bool) -> list[tuple[int, int]]:
-    """The images, as many patches high as wide, of which the tensors of a file can hold the positions."""
-    from convert.recognise.reading import Options, read
-
-    (h, w), found = pair(error.known["patch"]), []
-    lengths = {length for shape in error.names.values() for length in shape}
-    sides = {math.isqrt(length - prefix) for length in lengths for prefix in range(min(PREFIX, length))}
-    for side in sorted(sides - {0}):
-        with contextlib.suppress(UserError):
-            image = (side * h, side * w)
-            read(path, Options(otherwise={**otherwise, "image": image}, headless=headless)).source.close()
-            found.append(image)
-    return found
-
-
-def network_in(path: str) -> type[NetworkConfig]:
-    """The class of the config of the network whose weights a file or folder holds."""
-    return type(config_in(path))
+    def _squares(self, path: str, error: Any) -> list[tuple[int, int]]:
+        """The images, as many patches high as wide, of which the tensors of a file can hold the positions."""
+        (h, w), found = pair(error.known["patch"]), []
+        lengths = {length for shape in error.names.values() for length in shape}
+        sides = {math.isqrt(length - prefix) for length in lengths for prefix in range(min(PREFIX, length))}
+        for side in sorted(sides - {0}):
+            with contextlib.suppress(UserError):
+                otherwise = {**self.otherwise, "image": (side * h, side * w)}
+                read_headers(path, otherwise=otherwise, headless=self.headless).source.close()
+                found.append((side * h, side * w))
+        return found
 
 
 def config_in(path: str) -> NetworkConfig:
@@ -210,12 +213,11 @@ def config_in(path: str) -> NetworkConfig:
     """
     check_convert()
     from convert.recognise.config import MissingFields
-    from convert.recognise.reading import Options, read
 
     try:
-        reading = read(_fetch(path), Options(headless=True))
+        reading = read_headers(_fetch(path), headless=True)
         with reading.source:
-            return reading.config
+            return reading.config  # type: ignore[no-any-return]
     except MissingFields as error:
         return replace_fields(error.network(), error.known)
 
@@ -245,10 +247,10 @@ def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any
 
 @functools.cache
 def _fetch(path: str) -> str:
-    """The path; of hf://owner/name, the local copy: the hub is asked once in a process."""
+    """A path unchanged; of hf://owner/name that of its copy here: the hub is asked once in a process."""
     from convert.containers.hub import fetch
 
-    return fetch(path) if path.startswith("hf://") else local_copy(path)
+    return fetch(path) if path.startswith("hf://") else path
 
 
 def can_hold(layout: str, config: NetworkConfig) -> bool:

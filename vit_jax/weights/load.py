@@ -41,7 +41,7 @@ from ..text.record import make_tokenizers, with_spoken
 from ..text.task_params import task_settings
 from .checkpoint import Checkpoints
 from .incomplete import BareNetwork, TextEncoder, unusable
-from .interop import LOADS, InMemory, State, convert_first, read_weights, task_metadata
+from .interop import LOADS, InMemory, State, convert_first, open_weights, task_metadata
 
 NO_ID = -1  # of a token that no file states
 
@@ -232,9 +232,9 @@ def _used_by(
 
 def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) -> Predictor:
     """The network of weights of any layout, in a file or in memory, of which texts are in these languages."""
-    given, arrays = read_weights(weights, **options)
-    path = given.path
-    config, facts = given.config, given.facts
+    with open_weights(weights, **options) as given:
+        arrays = given.to_use()
+    path, config, facts = given.path, given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained_run(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
     metadata = task_metadata(facts, run.task, run.model)

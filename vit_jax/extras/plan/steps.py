@@ -19,7 +19,7 @@ from ...machine.targets import HERE, Target
 from ...tasks.stand_in import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.setup import parameter_dtype
-from ...weights.teacher import open_teacher
+from ...weights.opening import open_teacher
 from .bounds import bounds_of
 from .program import read_program
 

@@ -37,7 +37,7 @@ from ...training.events import Event, Summary
 from ...training.preflight import checked_arguments, preflight
 from ...training.setup import open_data, plan, with_data
 from ...training.train import steps
-from ...weights.start.start import check as check_start
+from ...weights.start import check as check_start
 from .report import show
 from .study import (
     ENDED,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ...config.dotted import leaves, replace_fields, value_at
-from ...config.fields import Size, pair
-from ...config.network import NetworkConfig
-from ...config.run import RunConfig
-from ...errors import Field, UserError, fields_inside
-from ...tasks.table import task_spec
-from ..interop import Change, Weights, can_hold, cannot_hold, plan_change, task_metadata
-from .opening import RULES, Unfit, differences, errors_about, stated_by, text
+from ..config.dotted import leaves, replace_fields, value_at
+from ..config.fields import Size, pair
+from ..config.groups import all_but
+from ..config.network import NetworkConfig
+from ..config.run import RunConfig
+from ..errors import Field, UserError, fields_inside
+from ..runs.values import flat
+from ..tasks.table import task_spec
+from .interop import Change, Weights, can_hold, cannot_hold, plan_change, task_metadata
+from .opening import RULES, Unfit, differences, errors_about, known_fields, stated_by, text
+
+LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so many examples a batch
+HEAD_RATE = 1e-2  # of head, whatever the batch: see benchmarks/finetune.py
 
 
 class OtherNetwork(Unfit):
@@ -34,12 +39,6 @@ class OtherNetwork(Unfit):
     ):
         super().__init__(subject, what, remedy)
         self.given, self.wanted, self.fields = given, wanted, tuple(fields)
-
-
-def known_fields(model: NetworkConfig) -> dict[str, Any]:
-    """The fields of a network that decide its function, without sizes that its data has yet to determine."""
-    known = {name: value_at(model, name) for name in model.function_fields()}
-    return {name: value for name, value in known.items() if value or name not in model.marked("from_data")}
 
 
 def decide_fields(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -194,3 +193,41 @@ def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str
                 else "start from weights that were trained with the same ones"
             )
             raise UserError(f"init {run.init}", clause, remedy)
+
+
+# ----------------------------------------------------------------------------------------------- modes of fine-tuning
+
+
+def apply_tuning(run: RunConfig, mode: str, stated: Collection[str] = ()) -> RunConfig:
+    """A run with the fields that a mode of fine-tuning sets.
+
+    full: all weights train, at rates that fall towards the input: layer decay 0.75 and the rate 1e-3 for each 256
+    examples of a batch, as in He et al. 2022 (arXiv 2111.06377), table 9. head: all but the head is frozen, and nothing
+    decays (a linear probe); the rate 1e-2 is ours. attention: attention, positions and the head train, as in Touvron et
+    al. 2022 (arXiv 2203.09795); the rate stays that of the run.
+    """
+    if not run.init:
+        raise UserError(Field("tune"), f"is {mode} but init is empty", "name the weights to start from")
+    modes = run.model.tuning_modes
+    if mode not in modes:
+        known = f"choose one of {', '.join(modes)}" if modes else "give `optim.freeze` and `optim.lr`"
+        raise UserError(Field("tune"), f"is {mode}, but a {run.model.name} has no such mode", known)
+    fields: dict[str, Any] = {"optim.freeze": all_but(modes[mode], run.model.with_data().parameters())}
+    if run.lora.rank and fields["optim.freeze"] and "optim.freeze" not in stated:
+        raise UserError(
+            Field("tune"),
+            f"is {mode} and lora.rank is {run.lora.rank}, but each decides what trains",
+            "leave one of them out",
+        )
+    if mode == "full":
+        fields |= {"optim.layer_decay": LAYER_DECAY, "optim.lr": RATE * run.batch / EXAMPLES}
+    if mode == "head":
+        fields |= {"optim.lr": HEAD_RATE, "optim.weight_decay": 0.0}
+    return replace_fields(run, {name: value for name, value in fields.items() if name not in stated})
+
+
+def describe_tuning(run: RunConfig, mode: str) -> str:
+    """A line for the user: the fields of a run that a mode sets, as they are."""
+    names = ("optim.freeze", "optim.layer_decay", "optim.lr", "optim.weight_decay")
+    values = {name: flat(run)[name][0] for name in names}
+    return f"tune     {mode}: " + ", ".join(f"{name} {text(value)}" for name, value in values.items())
