@@ -25,10 +25,20 @@ from ..errors import DONE, Field, UserError
 from ..files.output import GrowingCsv, digits
 from ..files.terminal import lasting_output, printable, run_command
 from ..tasks.capability import Capability, blaming
-from .prediction.answering import Answering, Row
+from .prediction.answering import (
+    Answering,
+    Count,
+    Row,
+    as_json,
+    for_eyes,
+    in_lines,
+    is_terminal,
+    note,
+    prepare_stdout,
+    say,
+)
 from .prediction.flags import BATCH, Options, blocks, check_flags, layers
 from .prediction.inputs import STDIN, Inputs, caption, image_column, is_piped, open_network, takes
-from .prediction.printing import Count, as_json, for_eyes, in_lines, is_terminal, note, prepare_stdout, say
 from .prediction.sources import digest_of
 from .selection import flag_advised
 from .share import JOB, LEFT_OUT, ROW, check_draws, facts_of, read_share, title_of
@@ -63,12 +73,13 @@ def command(arguments: list[str]) -> int:
     if o.probabilities:
         model.check_columns(o.probabilities)
     able = dict[str, Capability]()
+    # To a file, also if nobody reads what is printed.
+    writes = bool(o.csv or o.probabilities or o.attention or o.features)
     for name, each in asked.items():
         with blaming(name):
             able[name] = each(model)
             able[name].check(o)
-    # To a file, also if nobody reads what is printed.
-    writes = o.csv or o.probabilities or o.attention or o.features or any(each.outputs(o) for each in able.values())
+            writes = writes or bool(each.outputs(o))
     with flag_advised(o.skip_unreadable), lasting_output() if writes else contextlib.nullcontext():
         first = _answer(o, model, inputs, o.top if "top" in stated else o.nbest)
         for name, one in able.items():

@@ -25,8 +25,7 @@ from ..presets.entry import on_other_data
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, is_preset, preset
 from ..presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
 from ..runs.check import check_run, check_trained, is_name
-from ..runs.file import overlaid, read_config
-from ..runs.values import LENGTH, flat, other_identity
+from ..runs.values import LENGTH, flat, other_identity, overlaid, read_config
 from ..tasks.table import TASKS
 from ..weights import start as starting
 from ..weights.fitting import OtherNetwork, apply_tuning

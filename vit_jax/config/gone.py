@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 from ..errors import UserError
+
+P, R = ParamSpec("P"), TypeVar("R")
 
 _SHARES = "each command takes a fixed share of the rows: --share I/N of predict and evaluate, and then vit-jax join"
 
@@ -55,9 +59,15 @@ def instead_of(name: str) -> str:
     return GONE.get(name.lstrip("-").replace("_", "-"), "")
 
 
-def check_arguments(given: Iterable[str]) -> None:
-    """Raise UserError for an argument that a function had, and TypeError for one that it never had."""
-    for name in given:
-        if reason := GONE.get(name.rstrip("_").replace("_", "-")):
-            raise UserError(f"{name} is gone", remedy=reason)
-        raise TypeError(f"there is no argument {name!r}")
+def naming_gone(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that says of an argument that it had what takes its place, a UserError."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs.keys() - known.keys():
+            if reason := instead_of(name.rstrip("_")):
+                raise UserError(f"{name} is gone", remedy=reason)
+        return function(*args, **kwargs)
+
+    return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 
 from ... import runs
@@ -95,24 +95,30 @@ class FeatureFlags:
     data: DataFlags = field(default_factory=DataFlags)
 
 
-def _fitting() -> dict[str, type[Capability]]:
-    """The capabilities with flags that `predict` has not already; others are left out, in a sentence."""
-    found, known = {}, flags.flags(PredictFlags) | flags.flags(FeatureFlags) | flags.flags(AnswerFlags)
+def _fitting() -> tuple[dict[str, type[Capability]], type]:
+    """(the capabilities whose flags go with those of `predict`, a dataclass with their flags after PredictFlags).
+
+    Those of other packages that do not are left out, in a sentence.
+    """
+    found, joined = dict[str, type[Capability]](), PredictFlags
+    others = flags.flags(FeatureFlags) | flags.flags(AnswerFlags)
     for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
-            own = flags.flags(make_dataclass("Own", (), bases=(each.flags,), frozen=True)()) if each.flags else {}
-            if both := own.keys() & known:
-                raise UserError(f"predict has --{min(both)} already", remedy="update that package, or remove it")
-            found[name], known = each, known | own
-    return found
+            if each.flags:
+                if both := flags.flags(each.flags()).keys() & (flags.flags(joined) | others).keys():
+                    raise UserError(f"predict has --{min(both)} already", remedy="update that package, or remove it")
+                more = make_dataclass("WithFlags", (), bases=(each.flags, joined), frozen=True, kw_only=True)
+                flags.flags(more(run="", inputs=()))
+                joined = more
+            found[name] = each
+    return found, joined
 
 
-CAPABLE = _fitting()
-OF_CAPABILITIES = [each.flags for each in CAPABLE.values() if each.flags]
+CAPABLE, WithFlags = _fitting()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(AnswerFlags, FeatureFlags, *OF_CAPABILITIES, PredictFlags):  # type: ignore[misc]
+class Options(AnswerFlags, FeatureFlags, WithFlags):  # type: ignore[misc, valid-type]
     """Predict the classes of images, translate sentences, or describe images.
 
     The flags from --beam on direct the search for a text; classes need none.
@@ -129,10 +135,12 @@ def check_flags(o: Options, stated: Sequence[str]) -> dict[str, type[Capability]
         raise UserError(Field("layer"), f"is {o.layer}, but nothing is to be drawn", "add --attention FILE.png")
     if o.attention and not o.attention.lower().endswith(".png"):
         raise UserError(f"--attention {o.attention}", "the figure is a PNG", "give a name that ends in .png")
-    asked: dict[str, type[Capability]] = {}
+    asked, written = dict[str, type[Capability]](), list[Mapping[str, str]]()
     for name, each in CAPABLE.items():
         with blaming(name):
-            asked |= {name: each} if each.asked(o, stated) else {}
+            if each.asked(o, stated):
+                asked[name] = each
+                written += each.outputs(o)
     if o.blocks and not o.features:
         raise UserError(Field("blocks"), f"is {o.blocks[:40]}, but nothing is to be written", "add --features FILE.npz")
     if "norm" in stated and not o.blocks:
@@ -155,7 +163,7 @@ def check_flags(o: Options, stated: Sequence[str]) -> dict[str, type[Capability]
         "features": o.features,
     }
     reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
-    for more in [each for capability in asked.values() for each in capability.outputs(o)] or [{}]:
+    for more in written or [{}]:
         check_outputs({**outputs, **more}, o.force, reads)
     return asked
 

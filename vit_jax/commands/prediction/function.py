@@ -13,10 +13,9 @@ from ...errors import Field, UserError
 from ...files.shown import predictions
 from ...text.classes import Spoken
 from ..share import check_draws, read_share
-from .answering import Answering
+from .answering import Answering, note
 from .flags import BATCH, Options
 from .inputs import batch_starts, count_asked, image_column, kind_of, open_network, takes
-from .printing import note
 from .sources import sources_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import runs
-from ...config.gone import check_arguments
+from ...config.gone import naming_gone
 from ...config.run import RunConfig
 from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error
 from ...files.places import check_dir, is_kept, is_written, join, kept_at, local_copy
@@ -88,6 +88,7 @@ class Sweep:
         ]
 
 
+@naming_gone
 def sweep(
     run: RunConfig | str,
     values: Mapping[str, Any] | None = None,
@@ -100,7 +101,6 @@ def sweep(
     data: Any = None,
     class_names: Sequence[str] = (),
     preset: str = "run",
-    **gone: Any,
 ) -> dict[str, Any]:
     """Train a run with several values of some of its fields, and compare them by validation.
 
@@ -126,7 +126,6 @@ def sweep(
         UserError: for what the user can mend, before anything is trained, and where no combination could be trained.
         Interrupted: after a signal, once everything is saved.
     """
-    check_arguments(gone)
     values, fields = (fields, None) if values is None else (values, fields)
     preset = run if isinstance(run, str) and preset == "run" else preset
     run, given = checked_arguments(run, data, class_names)
