@@ -259,12 +259,16 @@ def measure(request: Request) -> Measured:
 
 def _on_data(net: Predictor, request: Request, folder: runs.Run | None) -> tuple[RunConfig, bool]:
     """(the run of a network with the data that is to be measured, whether that is other data than its own)."""
-    f = request.flags
-    source = f.data.source if request.given is None else net.run.data.given
-    run = replace(net.run, data=_with_source(net.run.data, source, f.data.dir))
-    run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
-    run = replace(run, data=_of_images(run.data, request))
-    return run, request.given is not None or bool(source and source != net.run.data.source)
+    asked, data = request.flags.data, net.run.data
+    source = asked.source if request.given is None else data.given
+    other = request.given is not None or bool(source and source != data.source)
+    if asked.dir and not hasattr(data, "dir"):
+        reads = f"is {asked.dir}, but this run reads its data from data.source {source or data.source}"
+        raise UserError(Field("data.dir"), reads, "leave the flag out")
+    changes: dict[str, Any] = {name: x for name, x in (("source", source), ("dir", asked.dir)) if x}
+    data = replace(data, **changes)
+    data = data.in_folder(folder.path) if folder else data
+    return replace(net.run, data=_of_images(data, request)), other
 
 
 def _intervals(
@@ -313,18 +317,6 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
     raise UserError(why, remedy=f"choose {' or '.join(others)}")
 
 
-def _with_source(data: DataConfig, source: str, folder: str) -> DataConfig:
-    """The data config with another source, and another folder of prepared sets, where they are given."""
-    changes = {name: value for name, value in (("source", source), ("dir", folder)) if value}
-    if folder and not hasattr(data, "dir"):
-        raise UserError(
-            Field("data.dir"),
-            f"is {folder}, but this run reads its data from data.source {data.source}",
-            "leave the flag out",
-        )
-    return replace(data, **changes)  # type: ignore[arg-type]  # texts
-
-
 def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
     """(name of the split, its examples, remarks) of the data that a run was trained on, as `recorded`."""
     from ..tasks.computed import task_class
@@ -337,43 +329,30 @@ def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str
 
 
 def _of_images(data: DataConfig, request: Request) -> DataConfig:
-    """The data config with what is asked for of images. Raises UserError where there are none."""
-    from ..data.images.config import FittedImages
+    """The data config with what is asked for of images and of a table. Raises UserError where there are none."""
+    from ..data.images.config import FittedImages, ImageData
     from ..data.images.high_bit_depth import is_range
-
-    for name, value in (
-        ("skip_unreadable", request.flags.skip_unreadable),
-        ("data.range", request.flags.data.range),
-    ):
-        if value and not isinstance(data, FittedImages):
-            raise UserError(Field(name), "is for images, and this network takes none", "leave it out")
-    data = _of_table(data, request)
-    if not isinstance(data, FittedImages):
-        return data
-    stated = request.flags.data.range
-    if not is_range(stated):
-        raise UserError(Field("data.range"), f"is {stated}", "give two numbers, the second one greater")
-    if stated and not request.flags.data.source and request.given is None:
-        raise UserError(Field("data.range"), "is of other images than the run's own", "add `data.source`")
-    skip = request.flags.skip_unreadable or data.skip_unreadable
-    return replace(data, skip_unreadable=skip, range=stated or data.range)
-
-
-def _of_table(data: DataConfig, request: Request) -> DataConfig:
-    """The data config with what is asked for of a table, and of the run's own what another one has, too."""
-    from ..data.images.config import ImageData
     from ..data.images.sources.open import table_of
 
-    name = next((f"data.{name}" for name in request.flags.data.table), "")
-    if name and not isinstance(data, ImageData):
-        raise UserError(Field(name), "is for labelled images, and this network learned from none", "leave it out")
-    if name and not request.flags.data.source:
-        raise UserError(Field(name), "is of another table than the run's own", "add `data.source csv:FILE`")
-    if not isinstance(data, ImageData):
+    skip, asked, given = request.flags.skip_unreadable, request.flags.data, request.given is not None
+    for name, value in (("skip_unreadable", skip), ("data.range", asked.range)):
+        if value and not isinstance(data, FittedImages):
+            raise UserError(Field(name), "is for images, and this network takes none", "leave it out")
+    column = next((f"data.{name}" for name in asked.table), "")
+    if column and not isinstance(data, ImageData):
+        raise UserError(Field(column), "is for labelled images, and this network learned from none", "leave it out")
+    if column and not asked.source:
+        raise UserError(Field(column), "is of another table than the run's own", "add `data.source csv:FILE`")
+    if isinstance(data, ImageData):
+        data = data.without_table() if given or (asked.source and table_of(data) is None) else data
+        data = replace(data, **asked.table)
+    if not isinstance(data, FittedImages):
         return data
-    if request.given is not None or (request.flags.data.source and table_of(data) is None):
-        data = data.without_table()
-    return replace(data, **request.flags.data.table)
+    if not is_range(asked.range):
+        raise UserError(Field("data.range"), f"is {asked.range}", "give two numbers, the second one greater")
+    if asked.range and not asked.source and not given:
+        raise UserError(Field("data.range"), "is of other images than the run's own", "add `data.source`")
+    return replace(data, skip_unreadable=skip or data.skip_unreadable, range=asked.range or data.range)
 
 
 def _not_its_data(run: RunConfig) -> UserError:

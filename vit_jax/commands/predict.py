@@ -38,7 +38,7 @@ from .prediction.answering import (
     say,
 )
 from .prediction.flags import BATCH, Options, blocks, check_flags, layers
-from .prediction.inputs import STDIN, Inputs, caption, image_column, is_piped, open_network, takes
+from .prediction.inputs import STDIN, Inputs, caption, is_piped, open_network, takes
 from .prediction.sources import digest_of
 from .selection import flag_advised
 from .share import JOB, LEFT_OUT, ROW, check_draws, facts_of, read_share, title_of
@@ -56,8 +56,8 @@ def command(arguments: list[str]) -> int:
     runs.mean_of(o.weights)
     stated = flags.given_fields(arguments, Options)
     asked = check_flags(o, stated)
-    kind = takes(o.run)
-    inputs = Inputs(kind, given, o.data.file_column or image_column(o.run), note)
+    kind, column = takes(o.run)
+    inputs = Inputs(kind, given, o.data.file_column or column, note)
     if share := read_share(o.share):
         inputs.take(share, o.batch)
     model = open_network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)

@@ -1,8 +1,8 @@
 """A fixed share I/N of a job, and its files, which `vit-jax join` joins to what one command writes.
 
 A share is whole batches of the job, one after the other. So each batch is computed as one command would compute it, and
-what is joined is equal to the bit. The rows are numbered from 0 in the order of the job. A file says which of them it
-has, and of which job. What the job is of, its facts, is the title of the column of these numbers in a table, and the text `job` beside arrays:
+what is joined is equal to the bit. The rows are numbered from 0 in the order of the job. Which job a file is of, the
+facts of that, is the title of the column of these numbers in a table, and the text `job` beside arrays:
 `row?rows=359&batch=64&weights=9f2c...`.
 """
 

@@ -9,7 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..errors import UserError
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _SHARES = "each command takes a fixed share of the rows: --share I/N of predict and evaluate, and then vit-jax join"
 

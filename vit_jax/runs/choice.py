@@ -27,12 +27,7 @@ Difference = Callable[[Run, RunConfig], str]
 ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # with its hf:// left out or cut
 
 
-def nothing_differs(folder: Run, run: RunConfig) -> str:
-    """A function for runs whose places all lead to the same content."""
-    return ""
-
-
-def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: Difference = nothing_differs) -> Run:
+def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: Difference | None = None) -> Run:
     """The folder for a run, or for a group of runs: one that has the same run already, or a new one."""
     check_name(name)
     check_dir(run.dir)
@@ -47,8 +42,8 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: 
             if named:
                 raise
         else:
-            clauses = filter(None, (difference(each, its) for each, its in same))
-            if (clause := next(clauses, "")) and named:
+            clauses = (difference(each, its) for each, its in same) if difference else ()
+            if (clause := next(filter(None, clauses), "")) and named:
                 raise _other_content(folder, clause)
             if not clause:
                 return folder

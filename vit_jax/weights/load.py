@@ -103,7 +103,8 @@ def load(
         UserError: where there are no such weights, or they are not known well enough to be used.
     """
     path = of_summary(path)
-    _check_types(path, fields)
+    if fields is not None and not isinstance(fields, Mapping):  # callers need not be typed
+        raise UserError("fields", f"is a {type(fields).__name__}", "give a dict, {'mean': [0.5], 'std': [0.5]}")
     spoken = Spoken(source_language, target_language, prefix, task)
     options = {"layout": layout, "model": model, "key": key}
     stated = {"class_names": list(class_names)} if class_names else {}
@@ -111,6 +112,9 @@ def load(
     if isinstance(path, (Mapping, nnx.Module)):
         check_unchosen("weights in memory", which, ema)
         return _in_memory(path, spoken, stated=stated, beside=beside, sets=fields or {}, **options)
+    if not isinstance(path, (str, os.PathLike)):
+        kinds = "give the path of a run or of weights, a model of vit_jax, or the state dict of another"
+        raise UserError("path", f"{type(path).__name__} is none", kinds)
     path = os.fspath(path)
     if beside:
         raise UserError("beside", "is for a state dict, and files have theirs beside them", "leave it out")
@@ -124,18 +128,6 @@ def load(
     if isinstance(network, BareNetwork):
         _print_notes(path, network.notes)
     return network
-
-
-def _check_types(path: Any, fields: Any) -> None:
-    """Raise UserError where an argument of `load` is of another type than it may be: its callers are not typed."""
-    if not isinstance(path, (str, os.PathLike, Mapping, nnx.Module)):
-        raise UserError(
-            "path",
-            f"{type(path).__name__} is none",
-            "give the path of a run or of weights, a model of vit_jax, or the state dict of another",
-        )
-    if fields is not None and not isinstance(fields, Mapping):
-        raise UserError("fields", f"is a {type(fields).__name__}", "give a dict, {'mean': [0.5], 'std': [0.5]}")
 
 
 def _in_memory(weights: State | nnx.Module, spoken: Spoken, **options: Any) -> Predictor:
@@ -210,21 +202,15 @@ def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
 
 
 def predictor_of(
-    run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int = 0, folder: Path | None = None
-) -> Predictor:
-    """A network of parameters `tree` with all that its use takes."""
-    return _used_by(task_of(run, metadata), run, tree, metadata, step, folder)
-
-
-def _used_by(
-    task: Task,
     run: RunConfig,
     tree: dict[str, Any],
     metadata: Mapping[str, Any],
-    step: int,
+    step: int = 0,
     folder: Path | None = None,
+    task: Task | None = None,
 ) -> Predictor:
-    """The Predictor of a task with a network of parameters `tree`; `metadata` may have other entries besides."""
+    """A network of parameters `tree` with all that its use takes; `metadata` may have other entries besides."""
+    task = task or task_of(run, metadata)
     names = (*(name for name, entry in task_spec(run.task).metadata.items() if not entry.of_training), "files")
     kept = {name: metadata[name] for name in names if name in metadata}
     return task.predictor(_network(run, tree), task, Trained(run, kept, step, folder))
@@ -263,7 +249,7 @@ def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) ->
     _print_notes(path, (*filter(None, [given.resized]), *facts.notes))
     end = facts.extra.get("eos_token_id", NO_ID)
     task = _searching_as_stated(task_of(run, metadata), run, metadata, facts.extra.get("generation") or {}, end)
-    return _used_by(task, run, tree, metadata, 0)
+    return predictor_of(run, tree, metadata, task=task)
 
 
 def _searching_as_stated(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, cast, overload
 
 from ...config.ranges import check_ranges
 from ...data.inputs import Stored
@@ -15,7 +15,7 @@ from ...text.classes import Spoken
 from ..share import check_draws, read_share
 from .answering import Answering, note
 from .flags import BATCH, Options
-from .inputs import batch_starts, count_asked, image_column, kind_of, open_network, takes
+from .inputs import batch_starts, count_asked, open_network, taken_by, takes
 from .sources import sources_of
 
 if TYPE_CHECKING:
@@ -23,41 +23,30 @@ if TYPE_CHECKING:
 
     from ...tasks.predictor import Predictor
 
+    Network = str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module
+
+P = ParamSpec("P")
 Prediction = str | list[tuple[str, float]]
 
 
-@overload
-def predict(
-    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
-    inputs: list[Any] | tuple[Any, ...],
-    top: int = 3,
-    which: str = "best",
-    ema: bool | None = None,
-    batch: int = BATCH,
-    skip_unreadable: bool = False,
-    source_language: str = "",
-    target_language: str = "",
-    prefix: str = "",
-    task: str = "",
-    share: str = "",
-    **search: Any,
-) -> list[tuple[Any, Prediction]]: ...
-@overload
-def predict(
-    path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
-    inputs: Any,
-    top: int = 3,
-    which: str = "best",
-    ema: bool | None = None,
-    batch: int = BATCH,
-    skip_unreadable: bool = False,
-    source_language: str = "",
-    target_language: str = "",
-    prefix: str = "",
-    task: str = "",
-    share: str = "",
-    **search: Any,
-) -> Prediction | list[tuple[Any, Prediction]]: ...
+class _Predicts(Protocol[P]):
+    """`predict`, as type checkers see it: a list of inputs gives a list."""
+
+    @overload
+    def __call__(
+        self, path: Network, inputs: list[Any] | tuple[Any, ...], *more: P.args, **options: P.kwargs
+    ) -> list[tuple[Any, Prediction]]: ...
+    @overload
+    def __call__(
+        self, path: Network, inputs: Any, *more: P.args, **options: P.kwargs
+    ) -> Prediction | list[tuple[Any, Prediction]]: ...
+
+
+def _as_predicts(function: Callable[Concatenate[Network, Any, P], Any]) -> _Predicts[P]:
+    return cast(_Predicts[P], function)
+
+
+@_as_predicts  # type: ignore[arg-type]  # a setting of the search might be called `path`
 def predict(
     path: str | os.PathLike[str] | Mapping[str, object] | Predictor | nnx.Module,
     inputs: Any,
@@ -99,12 +88,11 @@ def predict(
     check_ranges(Options(run=name, inputs=(), top=top, batch=batch))
     several = [inputs] if one else inputs
     if isinstance(path, (str, os.PathLike)):  # inputs are checked before jax starts
-        found = _found(takes(name), several, image_column(name)) if _are_named(inputs) else None
+        found = _found(*takes(name), several) if _are_named(inputs) else None
         network = open_network(name, which, ema, search, spoken)
     else:
         network = open_network(path, which, ema, search, spoken)
-        column = getattr(network.run.data, "file_column", "")
-        found = _found(kind_of(network.run.model), several, column) if _are_named(inputs) else None
+        found = _found(*taken_by(network.run), several) if _are_named(inputs) else None
     if found is None:
         if share:
             raise UserError(Field("share"), f"is {share}, and these inputs are in memory", "give some of them instead")
@@ -157,9 +145,9 @@ def _shown(said: Any, pairs: Sequence[tuple[Any, Any]], network: Predictor) -> A
     return said if isinstance(said, str) else predictions(said, pairs, network.header)
 
 
-def _found(kind: str, inputs: Sequence[Any], file_column: str) -> list[Any]:
+def _found(kind: str, column: str, inputs: Sequence[Any]) -> list[Any]:
     """The inputs of a kind as image files (with those inside folders and shards), vectors or texts."""
-    return [each for source in sources_of(kind, inputs, file_column, note) for each in source.read(0, len(source))]
+    return [each for source in sources_of(kind, inputs, column, note) for each in source.read(0, len(source))]
 
 
 def _holds_several(given: str | os.PathLike[str], first: Any) -> bool:

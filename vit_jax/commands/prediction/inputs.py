@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import runs
-from ...config.network import NetworkConfig
+from ...config.run import RunConfig
 from ...errors import UserError, about
 from ...files.lines import Line
 from ...files.remote_inputs import arriving_lines
@@ -138,24 +138,23 @@ if TYPE_CHECKING:
     from ...tasks.predictor import Predictor
 
 
-def takes(path: str) -> str:
-    """The kind of the inputs of a network."""
+def takes(path: str) -> tuple[str, str]:
+    """(the kind of the inputs of a network, the column of its run's own table that names the images, if there is one).
+
+    The kind is empty where it is not known, of weights that `open_network` refuses with more to say.
+    """
     if not runs.is_foreign(path):
-        return kind_of(runs.find(path, weights=True).config().model)
+        return taken_by(runs.find(path, weights=True).config())
     from ...weights.interop import config_in
 
-    with contextlib.suppress(UserError):  # `open_network` raises another, which says more
-        return kind_of(config_in(path))
-    return ""
+    with contextlib.suppress(UserError):
+        return config_in(path).inputs()[0].kind, ""
+    return "", ""
 
 
-def kind_of(model: NetworkConfig) -> str:
-    return model.inputs()[0].kind
-
-
-def image_column(path: str) -> str:
-    """The column of a run's own table that names the images; empty of other weights, and of data that is no table."""
-    return "" if runs.is_foreign(path) else getattr(runs.find(path).config().data, "file_column", "")
+def taken_by(run: RunConfig) -> tuple[str, str]:
+    """`takes` of the network of a run."""
+    return run.model.inputs()[0].kind, getattr(run.data, "file_column", "")
 
 
 def open_network(
