@@ -13,7 +13,7 @@ from tests.image_sources import a_run, open_dataset
 from tests.test_shards import png
 from vit_jax import plugins
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands.prediction.function import predict
+from vit_jax.commands.prediction.arguments import predict
 from vit_jax.commands.prediction.sources import digest_of, sources_of
 from vit_jax.config.run import RunConfig
 from vit_jax.data.captions.config import CaptionData

@@ -7,7 +7,7 @@ TYPE_CHECKING = False  # importing typing would take longer than this package; t
 if TYPE_CHECKING:
     from .augmentation.batch import augment
     from .commands.evaluate import evaluate
-    from .commands.prediction.function import predict
+    from .commands.prediction.arguments import predict
     from .config.run import RunConfig
     from .errors import UserError
     from .extras.report.command import report
@@ -44,7 +44,7 @@ _MODULES = {  # public name: the module that has it
     "figure": "reports.figure",
     "load": "weights.load",
     "optimizer": "training.engine.optim",
-    "predict": "commands.prediction.function",
+    "predict": "commands.prediction.arguments",
     "preset": "weights.start",
     "report": "extras.report.command",
     "steps": "training.train",

@@ -35,57 +35,23 @@ FEWEST = 40  # samples that an interval of 95 % takes: one of them lies beyond e
 class DataOptions(LanguageFlags, TableFlags):
     """Where the data is, in which languages texts are, and what the columns of a table are."""
 
-    source: str = option(
-        "",
-        "measure on other data than the run's: folder:PATH, FILE.npz, csv:FILE[:FOLDER] or the name of a prepared set, "
-        "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
-        "coco-features:...; empty: the run's own data",
-    )
-    dir: str = option("", "folder of prepared TFDS sets, if it has moved since training; empty: as then")
-    range: tuple[float, ...] = option(
-        (),
-        "of other data with pixels of more than 8 bits, or floating-point ones: two numbers, LOW HIGH, the values that "
-        "become black and white; empty: as in training",
-    )
+    # As `EvaluateFlags`.
+    source: str = option("", "")
+    dir: str = option("", "")
+    range: tuple[float, ...] = option((), "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateFlags(UnreadableFlags, SelectionFlags):
     """What is measured, on what, and what is written."""
 
-    run: str = field(
-        metadata={
-            "help": "a run's folder or URL (s3://, gs://), or its name inside runs/; with `data.source` also a "
-            "file or folder of weights, in any layout that `python -m convert formats` lists"
-        }
-    )
-    split: str = field(
-        default="",
-        metadata={
-            "help": "split of the data: train, validation, test or another that the data has; "
-            "empty: test (of other data that has none: validation, or all)",
-            "foreign": ("val", "valid", "dev"),
-        },
-    )
-    batch: int = option(0, "examples per batch; 0: as in training", at_least=0)
-    flip: bool = option(
-        False, "print a second column: the figures for the mean logits of each image and its mirror image"
-    )
-    probe: Probe = option(
-        "none",
-        "measure the network's features instead of its answers, by a classifier that learns from those of "
-        "train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07: DINO's); linear: a "
-        "logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is chosen on "
-        "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
-        "have any classes and is split as in training, and the network needs no head",
-    )
-    bootstrap: int = option(
-        0,
-        "also print a 95 % interval for each metric, from this many samples of the examples, drawn with replacement, "
-        "such as 1000: how far it would vary with other examples",
-        at_least=0,
-        at_most=1_000_000,
-    )
+    # What has no help here is an argument of `evaluate`, which describes it.
+    run: str = field(metadata={"help": ""})
+    split: str = field(default="", metadata={"help": "", "foreign": ("val", "valid", "dev")})
+    batch: int = option(0, "", at_least=0)
+    flip: bool = option(False, "")
+    probe: Probe = option("none", "")
+    bootstrap: int = option(0, "", at_least=0, at_most=1_000_000)
     csv: str = option("", "also write a row for each example to this file, as a CSV table")
     probabilities: str = option(
         "",
@@ -100,19 +66,9 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     force: bool = option(
         False, "overwrite the files of --csv, --probabilities and --outputs, and files in the folder of --report"
     )
-    share: str = option(
-        "",
-        "with --outputs: measure a fixed share of the examples, I/N such as 3/16, while other commands, on any "
-        "machines, measure the others",
-    )
-    outputs: str = option(
-        "",
-        "with --share: write the network's outputs for these examples to this .npz file; `vit-jax join` joins those of "
-        "all shares",
-    )
-    joined: str = option(
-        "", "compute nothing: measure the outputs in this file of `vit-jax join`; the result is that of one command"
-    )
+    share: str = option("", "")
+    outputs: str = option("", "")
+    joined: str = option("", "")
     data: DataOptions = field(default_factory=DataOptions)
 
 

@@ -37,7 +37,7 @@ from .prediction.answering import (
     prepare_stdout,
     say,
 )
-from .prediction.flags import BATCH, Options, blocks, check_flags, layers
+from .prediction.arguments import BATCH, Options, blocks, check_flags, layers
 from .prediction.inputs import STDIN, Inputs, caption, is_piped, open_network, takes
 from .prediction.sources import digest_of
 from .selection import flag_advised
