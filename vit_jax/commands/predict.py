@@ -23,7 +23,7 @@ from ..config import flags
 from ..config.decoding import AnswerFlags
 from ..errors import DONE, Field, UserError
 from ..files.output import GrowingCsv, digits
-from ..files.terminal import lasting_output, printable, run_command
+from ..files.terminal import lasting_output, print_note, printable, run_command
 from ..tasks.capability import Capability, blaming
 from .prediction.answering import (
     Answering,
@@ -33,7 +33,6 @@ from .prediction.answering import (
     for_eyes,
     in_lines,
     is_terminal,
-    note,
     prepare_stdout,
     say,
 )
@@ -57,7 +56,7 @@ def command(arguments: list[str]) -> int:
     stated = flags.given_fields(arguments, Options)
     asked = check_flags(o, stated)
     kind, column = takes(o.run)
-    inputs = Inputs(kind, given, o.data.file_column or column, note)
+    inputs = Inputs(kind, given, o.data.file_column or column)
     if share := read_share(o.share):
         inputs.take(share, o.batch)
     model = open_network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
@@ -105,7 +104,7 @@ def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> list[An
     Returns the first inputs that have an answer.
     """
     shown, wanted = layers(o.layer, model.layers), blocks(o.blocks, model.layers)
-    answering = Answering(model, o.top, o.batch, o.skip_unreadable, note, inputs.before)
+    answering = Answering(model, o.top, o.batch, o.skip_unreadable, inputs.before)
     title = _title(o, model, inputs)
     if o.features:
         readable = answering.readable(inputs)
@@ -151,7 +150,7 @@ def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int,
                 first.append(answer.input)
     count.end()
     if not answering.asked:
-        note("there is nothing to answer: the inputs are empty")
+        print_note("there is nothing to answer: the inputs are empty", sys.stderr)
     return first
 
 

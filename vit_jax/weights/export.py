@@ -28,11 +28,11 @@ from .interop import (
     EXPORTS,
     WRITING,
     InMemory,
+    add_stated,
     check_convert,
     convert_first,
     options_in,
     read_headers,
-    with_given,
 )
 from .load import check_unchosen, load
 
@@ -300,6 +300,5 @@ def _reading(
             reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
         # Weights alone: a run's optimizer belongs to the step that training goes on from.
         reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
-        any_size = bool(reading.layout.resizes(reading.config))
-        reading.facts = with_given(reading.facts, stated, reading.config, any_size)
+        add_stated(reading, stated)
         yield reading

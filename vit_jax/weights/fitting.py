@@ -15,7 +15,7 @@ from ..config.run import RunConfig
 from ..errors import Field, UserError, fields_inside
 from ..runs.values import flat
 from ..tasks.table import task_spec
-from .interop import Change, Weights, can_hold, cannot_hold, plan_change, task_metadata
+from .interop import Change, Weights, cannot_hold, plan_change, task_metadata
 from .opening import RULES, Unfit, differences, errors_about, known_fields, stated_by, text
 
 LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so many examples a batch
@@ -143,13 +143,15 @@ def about_head(run: RunConfig, given: NetworkConfig) -> list[str]:
 
 def going_back(run: RunConfig, layout: str, given: NetworkConfig) -> list[str]:
     """A clause where the layout of a run's weights cannot hold the network as it is trained, and what helps."""
-    if can_hold(layout, run.model):
+    if not (why := cannot_hold(layout, run.model)):
         return []
+    whose = f"{layout}, the layout of its weights"
     helping = (
-        stated_by(*way) for way in _other_heads(run, given) if can_hold(layout, replace_fields(run.model, dict([way])))
+        stated_by(*way)
+        for way in _other_heads(run, given)
+        if not cannot_hold(layout, replace_fields(run.model, dict([way])))
     )
-    why, better, whose = cannot_hold(layout, run.model), next(helping, ""), f"{layout}, the layout of its weights"
-    if better:
+    if better := next(helping, ""):
         return [f"with {better} it could go back to {whose}; as it is it cannot: {why}"]
     return [f"it cannot go back to {whose}: {why}"]
 

@@ -119,7 +119,7 @@ def open_weights(
     """
     reading, assumed = start.read(str(given)) if start else (read_headers(given, **options), ())
     if stated:
-        reading.facts = with_given(reading.facts, stated, reading.config, bool(reading.layout.resizes(reading.config)))
+        add_stated(reading, stated)
     with reading.source:
         if start:
             check_network(type(reading.config), start.network)
@@ -253,18 +253,12 @@ def _fetch(path: str) -> str:
     return fetch(path) if path.startswith("hf://") else path
 
 
-def can_hold(layout: str, config: NetworkConfig) -> bool:
-    """Whether there are files of a layout that hold a network."""
-    from convert.plan.plan import target_layout
-
-    return not target_layout(layout, config).cannot(config)
-
-
 def cannot_hold(layout: str, config: NetworkConfig) -> str:
-    """Why there are none, and what to do about it, in words of convert."""
+    """Why no file of a layout holds a network, and what to do about it, in words of convert; empty where one can."""
     from convert.plan.plan import refusal, target_layout
 
-    return refusal(target_layout(layout, config), config)
+    target = target_layout(layout, config)
+    return refusal(target, config) if target.cannot(config) else ""
 
 
 @dataclass(frozen=True)
@@ -296,10 +290,11 @@ def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
     return Change(made[-1].config if made else weights.config, facts, says, made)
 
 
-def with_given(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
-    """The facts of weights, with the metadata of the network's task over them."""
+def add_stated(reading: Any, stated: Mapping[str, Any]) -> None:
+    """Let metadata of the network's task count more than what the weights themselves state."""
     from convert.recognise.preprocessing import fitting
 
+    facts, config = reading.facts, reading.config
     names = stated.get("class_names") or None
     if names and len(names) != (classes := getattr(config, "classes", 0)):
         raise UserError(
@@ -307,16 +302,13 @@ def with_given(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any
         )
     outputs = Outputs.of(stated) if "outputs" in stated else facts.outputs
     extra = {name: x for name, x in stated.items() if name not in ("preprocess", "class_names", "outputs")}
-    return fitting(
-        replace(
-            facts,
-            preprocess=stated.get("preprocess") or facts.preprocess,
-            outputs=replace(outputs, names=tuple(names)) if names else outputs,
-            extra={**extra, **facts.extra},
-        ),
-        config,
-        any_size,
+    facts = replace(
+        facts,
+        preprocess=stated.get("preprocess") or facts.preprocess,
+        outputs=replace(outputs, names=tuple(names)) if names else outputs,
+        extra={**extra, **facts.extra},
     )
+    reading.facts = fitting(facts, config, bool(reading.layout.resizes(config)))
 
 
 # Options of convert that choose what is read of a source, and those that change what is written.

@@ -49,7 +49,7 @@ def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights
 
 @contextlib.contextmanager
 def errors_about(init: str, field: str = "init", part: str = "") -> Iterator[None]:
-    """A context in which errors are about the weights that a run starts from, as training names them."""
+    """A context in which errors are about the weights that a field of a run names, as training names them."""
     try:
         with convert_first(init):
             yield
@@ -218,7 +218,7 @@ def open_teacher(run: RunConfig, before_reading: Callable[[Teacher], object] | N
     if not run.teacher or not spec.has_teacher:
         return None
     with contextlib.ExitStack() as stack:
-        with _naming(run.teacher):
+        with errors_about(run.teacher, "teacher"):
             place = place_of(run.teacher, run.dir)
             if logits := _logits(place):
                 teacher = Teacher(run.teacher, "logits", None, {}, logits)
@@ -229,7 +229,7 @@ def open_teacher(run: RunConfig, before_reading: Callable[[Teacher], object] | N
         spec.check_teacher(teacher, run, None)
         if before_reading is not None:
             before_reading(teacher)
-        with _naming(run.teacher):
+        with errors_about(run.teacher, "teacher"):
             return teacher if logits else replace(teacher, arrays=dict(weights.arrays()))
 
 
@@ -266,13 +266,3 @@ def _logits(path: str) -> dict[str, np.ndarray]:
             f"logits are {logits.dtype} {list(logits.shape)}", remedy="give finite floating-point numbers [n, K]"
         )
     return arrays
-
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Let errors within the block say that they are about the teacher."""
-    try:
-        with convert_first(path):
-            yield
-    except UserError as error:
-        raise UserError(f"teacher {path}", fault_of(path, error), error.remedy) from error

@@ -10,11 +10,11 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
-from ...files.terminal import print_wrapped, printable
+from ...files.terminal import print_note, print_wrapped, printable
 from .inputs import Inputs, is_blank
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ PAUSE = 0.2  # seconds between two counts
 class Answering:
     """How inputs are answered, and what was noticed of them."""
 
-    def __init__(
-        self, model: Predictor, top: int, batch: int, skip: bool, note: Callable[[str], None], before: int = 0
-    ):
-        self.model, self.top, self.batch, self.skip, self.note = model, top, batch, skip, note
+    def __init__(self, model: Predictor, top: int, batch: int, skip: bool, before: int = 0):
+        self.model, self.top, self.batch, self.skip = model, top, batch, skip
         self.before = before  # inputs of other shares before these, for draws
         self.errors = list[UserError]()
         self.asked = 0  # inputs that are not blank, readable or not
@@ -86,7 +84,7 @@ class Answering:
             return
         for remark in wide_remarks(inputs):
             self._noted = True
-            self.note(remark)
+            print_note(remark, sys.stderr)
 
     def _report(self) -> None:
         """Say which images cannot be read. Raises UserError where there are no others."""
@@ -98,15 +96,10 @@ class Answering:
                 raise errors[0]
             raise UserError(f"none of the {self.asked:,} images can be read", errors[0].fault, errors[0].remedy)
         if errors:
-            self.note(left_out([error.subject for error in errors]))
+            print_note(left_out([error.subject for error in errors]), sys.stderr)
 
 
 # ------------------------------------------------------------------------------------------------ printing
-
-
-def note(remark: str) -> None:
-    """Print a remark on stderr."""
-    say("note", remark)
 
 
 def say(label: str, text: str) -> None:

@@ -24,7 +24,7 @@ from ...tasks.capability import Capability, blaming
 from ...text.classes import Spoken
 from ..selection import FileFlags, LanguageFlags, SelectionFlags, UnreadableFlags, described_by
 from ..share import check_draws, read_share
-from .answering import Answering, note
+from .answering import Answering
 from .inputs import batch_starts, count_asked, open_network, taken_by, takes
 from .sources import sources_of
 
@@ -122,7 +122,7 @@ def predict(
         check_draws(network.task, skip_unreadable)
         rows = part.rows(batch_starts(found, batch), len(found))
         found, before = found[rows.start : rows.stop], count_asked(found[: rows.start])
-    answering = Answering(network, top, batch, skip_unreadable, note, before)
+    answering = Answering(network, top, batch, skip_unreadable, before)
     answers = [(_as_given(answer.input), answer.value) for answer in answering.answers(found) if answer.plain]
     single = one and not share and len(answers) == 1 and not _holds_several(inputs, found[0])
     return _shown(answers[0][1] if single else answers, answers, network)
@@ -167,7 +167,7 @@ def _shown(said: Any, pairs: Sequence[tuple[Any, Any]], network: Predictor) -> A
 
 def _found(kind: str, column: str, inputs: Sequence[Any]) -> list[Any]:
     """The inputs of a kind as image files (with those inside folders and shards), vectors or texts."""
-    return [each for source in sources_of(kind, inputs, column, note) for each in source.read(0, len(source))]
+    return [each for source in sources_of(kind, inputs, column) for each in source.read(0, len(source))]
 
 
 def _holds_several(given: str | os.PathLike[str], first: Any) -> bool:

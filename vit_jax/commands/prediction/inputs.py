@@ -18,7 +18,7 @@ from ...machine import backend
 from ...plugins import READERS
 from ...text.classes import UNSTATED, Spoken
 from ..share import Share
-from .sources import Note, Source, sources_of
+from .sources import Source, sources_of
 
 STDIN = "-"
 _ONE_A_LINE = {
@@ -52,10 +52,10 @@ def count_asked(inputs: Sequence[Any]) -> int:
 class Inputs:
     """The inputs of a command, in order. Those on stdin are read as they come; all others are checked beforehand."""
 
-    def __init__(self, kind: str, given: Sequence[str], column: str, note: Note):
+    def __init__(self, kind: str, given: Sequence[str], column: str):
         self.kind, self._parts = kind, list[Source | None]()  # None: stdin
         for several in _apart(given):
-            self._parts += [None] if several is None else sources_of(kind, several, column, note)
+            self._parts += [None] if several is None else sources_of(kind, several, column)
         self.rows = range(sum(map(len, self.sources)))  # those to be answered, of all but stdin
         self.before = 0  # inputs before these, of which none is blank
 
