@@ -29,6 +29,7 @@ from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.data.inputs import list_images, prepare_image
 from vit_jax.errors import UserError
 from vit_jax.figures import attention
+from vit_jax.files import places
 from vit_jax.machine.hosts.group import ALONE
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge, split_model
@@ -43,6 +44,7 @@ from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.weights.checkpoint import Checkpoints, State
+from vit_jax.weights.interop import open_weights
 from vit_jax.weights.load import BareNetwork, weights
 
 TINY = shlex.split(
@@ -126,6 +128,16 @@ def test_a_network_in_memory_answers_as_the_one_in_its_folder(capsys):
         vit_jax.predict(loaded, "nowhere.png")
     with pytest.raises(vit_jax.UserError, match=r"state that with vit_jax\.load"):
         vit_jax.predict(loaded.model, arrays)
+
+
+def test_what_lies_at_a_path_passes_no_store(monkeypatch, tmp_path):
+    for name in ("KEPT", "STORES", "COPIED"):
+        monkeypatch.setattr(places, name, None)
+    vit_jax.export("digits", tmp_path / "x.safetensors")
+    expected = vit_jax.predict("digits", files(), top=2)
+    assert vit_jax.predict(tmp_path / "x.safetensors", files(), top=2) == expected
+    with open_weights(str(tmp_path / "x.safetensors")) as opened:
+        assert opened.to_use().keys() == runs.find("digits").config().model.parameters().keys()
 
 
 def test_logits_are_those_of_evaluation():
