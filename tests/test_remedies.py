@@ -51,7 +51,7 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.reports import compare
 from vit_jax.runs.values import flat, with_fields
-from vit_jax.weights.interop import EXPORTS, LOADS, READING, WRITING
+from vit_jax.weights.opening import EXPORTS, LOADS, READING, WRITING
 
 ROOT = Path(__file__).parents[1]
 # Flags of XLA, one that has no parser, and a word for any.

@@ -23,18 +23,9 @@ from ..models.state import split_model
 from ..runs import find, is_foreign, mean_of
 from ..tasks.predictor import Predictor
 from ..tasks.table import task_spec
-from .interop import (
-    EXPORTED,
-    EXPORTS,
-    WRITING,
-    InMemory,
-    add_stated,
-    check_convert,
-    convert_first,
-    options_in,
-    read_headers,
-)
+from .interop import InMemory, add_stated, check_convert, read_headers
 from .load import check_unchosen, load
+from .opening import EXPORTED, EXPORTS, WRITING, convert_first, options_in
 
 NOT_OF_PROGRAMS = {  # {what an export to a program does not take: why}
     "to": "has no layout",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -23,22 +23,11 @@ HEAD_RATE = 1e-2  # of head, whatever the batch: see benchmarks/finetune.py
 
 
 class OtherNetwork(Unfit):
-    """A run's network is not that of its weights.
+    """A run's network is not that of its weights."""
 
-    `fields` are those that differ and that neither a rule nor the data can make equal; empty where there are none.
-    """
-
-    def __init__(
-        self,
-        subject: str,
-        what: str,
-        remedy: str,
-        given: NetworkConfig,
-        wanted: NetworkConfig,
-        fields: Sequence[str],
-    ):
-        super().__init__(subject, what, remedy)
-        self.given, self.wanted, self.fields = given, wanted, tuple(fields)
+    given: NetworkConfig
+    wanted: NetworkConfig
+    fields: list[str]  # those that differ and that neither a rule nor the data can make equal
 
 
 def decide_fields(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -112,7 +101,9 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
     if any(name not in of_head for name in of_data):
         hints.append("start from weights that were trained with the same words")
     what = differences(different, there, wanted)
-    raise OtherNetwork(f"init {run.init}", what, " and ".join(hints), there, wanted, own)
+    error = OtherNetwork(f"init {run.init}", what, " and ".join(hints))
+    error.given, error.wanted, error.fields = there, wanted, own
+    raise error
 
 
 def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:

@@ -1,19 +1,19 @@
-"""The only use of `convert` in vit_jax: weight files of any layout as networks of this package."""
+"""The only use of `convert` in vit_jax: weights of any layout, in files or in memory, as networks of this package."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib.util
+import json
 import math
 import os
-import re
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from ..config.dotted import replace_fields
@@ -22,9 +22,13 @@ from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
 from ..errors import UserError
 from ..tasks.table import task_spec
-from .memory import network_reading, state_source
+
+if TYPE_CHECKING:
+    from convert.containers.source import Source, Tensor
+    from convert.recognise.reading import Reading
 
 OURS = Path(__file__).parents[2] / "convert" / "__init__.py"
+NETWORK = "a network in Python"
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
@@ -311,35 +315,80 @@ def add_stated(reading: Any, stated: Mapping[str, Any]) -> None:
     reading.facts = fitting(facts, config, bool(reading.layout.resizes(config)))
 
 
-# Options of convert that choose what is read of a source, and those that change what is written.
-READING = {"accept", "layout", "key", "model", "fields", "step"}
-WRITING = {"adapt", "dtype", "weights_only"}
-LOADS = {"layout", "model", "key", "fields"}  # arguments of `load`, and of `export`:
-EXPORTS = {"to", "fields", "dtype", "shard_size", "takes", "opset", "onnxruntime_web", "weights", "calibrate"}
-EXPORTED = " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
+# -------------------------------------------------------------------------------- weights in memory, as files
 
 
-def options_in(text: str) -> set[str]:
-    """The names of the fields and options that a message names for its user to give."""
-    return {*re.findall(r"`([a-z][a-z0-9_.]*)[ `]", text)}
+def state_source(state: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]]) -> Source:
+    """A state dict as an opened file."""
+    from convert.containers.source import STATE_DICT, Source, leaves
 
-
-@contextlib.contextmanager
-def convert_first(path: str, own: Collection[str] = ()) -> Iterator[None]:
-    """A context in which an error that only convert can help about has as remedy to convert the weights first.
-
-    `own`: the options of convert that the caller's user has, too.
-    """
+    tree = _tree(state)
+    tensors = leaves(tree)
+    if not tensors:
+        raise UserError(STATE_DICT, "holds no arrays", "give {name: array or tensor}, such as model.state_dict()")
+    size = sum(each.nbytes for each in tensors.values())
     try:
-        yield
-    except UserError as error:
-        lacking = options_in(f"{error.what}; {error.remedy}") - {*own}
-        if "allow_nonfinite" in lacking:  # converted, they would still not be weights to use
-            error.remedy = "take other weights"
-        elif path and "file" in lacking:
-            error.remedy = f"give {path}/NAME with one of these names"
-        elif path and lacking & (READING | {"adapt"}):
-            error.add(f" to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
-        elif lacking & WRITING:
-            error.add(EXPORTED)
-        raise
+        files = json.loads(json.dumps(beside))  # as in a file: names are texts
+    except (TypeError, ValueError) as error:
+        raise UserError("beside", f"is no JSON ({error})", "give {'config.json': model.config.to_dict()}") from error
+    return Source(STATE_DICT, "torch", tree, size=size, side=files)
+
+
+def _tree(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict with a Tensor for each array in it."""
+    found: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            found[name] = _tree(value)
+        else:
+            found[name] = _tensor(name, value) if hasattr(value, "__array__") else value
+    return found
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    from convert.containers.source import Tensor
+
+    array = as_numpy(name, value)
+    return Tensor(name, array.dtype, array.shape, functools.partial(np.array, array, order="C"))
+
+
+def as_numpy(name: str, value: Any) -> np.ndarray:
+    """An array of any library as one of numpy with the same values."""
+    try:
+        if hasattr(value, "detach"):  # of PyTorch, whose bfloat16 numpy does not know
+            value = value.detach().cpu()
+            if str(value.dtype) == "torch.bfloat16":
+                return np.asarray(value.float()).astype(ml_dtypes.bfloat16)
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            "the state dict", f"{name} cannot be read ({reason})", "give it as an array of numpy"
+        ) from error
+
+
+def network_reading(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Reading:
+    """A network of this package as an opened and recognised file."""
+    from convert.containers.source import Source, Tensor
+    from convert.layout import Facts
+    from convert.plan.plan import target_layout
+    from convert.recognise import outputs
+    from convert.recognise.layouts import extras
+    from convert.recognise.preprocessing import SETTABLE
+    from convert.recognise.reading import Reading
+
+    layout = target_layout("vit-jax", config)
+    known = {*SETTABLE, outputs.TARGET, *extras(layout.network)}
+    if unknown := [name for name in sets if name not in known]:
+        raise UserError(
+            "fields", f"{unknown[0]!r} is not a field of this network", f"there are {', '.join(sorted(known))}"
+        )
+    tensors = {
+        name: Tensor(name, np.dtype(x.dtype), tuple(x.shape), functools.partial(np.array, x, order="C"))
+        for name, x in arrays.items()
+    }
+    extra = {name: value for name, value in sets.items() if name not in (*SETTABLE, outputs.TARGET)}
+    statistics = {name: value for name, value in sets.items() if name in SETTABLE}
+    source = Source(NETWORK, "safetensors", {**tensors}, side={})
+    reading = Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
+    return replace(reading, target=outputs.target(sets))

@@ -41,7 +41,8 @@ from ..text.record import make_tokenizers, with_spoken
 from ..text.task_params import task_settings
 from .checkpoint import Checkpoints
 from .incomplete import BareNetwork, TextEncoder, unusable
-from .interop import LOADS, InMemory, State, convert_first, open_weights, task_metadata
+from .interop import InMemory, State, open_weights, task_metadata
+from .opening import LOADS, convert_first
 
 NO_ID = -1  # of a token that no file states
 
@@ -109,12 +110,9 @@ def load(
     options = {"layout": layout, "model": model, "key": key}
     stated = {"class_names": list(class_names)} if class_names else {}
     given = {name: value for name, value in {**options, "fields": fields, "class_names": class_names}.items() if value}
-    if isinstance(path, (Mapping, nnx.Module)):
+    if not isinstance(path, (str, os.PathLike)):
         check_unchosen("weights in memory", which, ema)
         return _in_memory(path, spoken, stated=stated, beside=beside, sets=fields or {}, **options)
-    if not isinstance(path, (str, os.PathLike)):
-        kinds = "give the path of a run or of weights, a model of vit_jax, or the state dict of another"
-        raise UserError("path", f"{type(path).__name__} is none", kinds)
     path = os.fspath(path)
     if beside:
         raise UserError("beside", "is for a state dict, and files have theirs beside them", "leave it out")
@@ -136,7 +134,8 @@ def _in_memory(weights: State | nnx.Module, spoken: Spoken, **options: Any) -> P
         with convert_first("", LOADS):
             return _foreign(weights, spoken, **options)
     if type(getattr(weights, "config", None)) not in NETWORKS.values():
-        raise UserError("path", f"{type(weights).__name__} is no model of vit_jax", "give one, or its state dict")
+        kinds = "give the path of a run or of weights, a model of vit_jax, or the state dict of another"
+        raise UserError("path", f"{type(weights).__name__} is none", kinds)
     arrays = flatten(split_model(weights)[1])
     with convert_first("", LOADS):
         network = _foreign((weights.config, arrays), spoken, **options)  # type: ignore[attr-defined]

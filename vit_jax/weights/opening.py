@@ -1,12 +1,13 @@
-"""The weights that a run names (`init`, `teacher`), opened; whether they are still those that it began with."""
+"""The weights that a run names (`init`, `teacher`), opened; errors of `convert` in the words of who asked."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
+import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,17 @@ from ..runs.check import is_name
 from ..runs.several import kind_of, members
 from ..runs.values import other_identity
 from ..tasks.table import task_spec, untrained_run
-from .interop import READING, WRITING, Start, Unstated, Weights, convert_first, open_weights, task_metadata
+from .interop import Start, Unstated, Weights, open_weights, task_metadata
 
 RULES = {"image": "init_resize", "channels": "init_channels"}
 FEW = 8  # fields that a message lists; a file that lacks more states none
+
+# Options of convert that choose what is read of a source, and those that change what is written.
+READING = {"accept", "layout", "key", "model", "fields", "step"}
+WRITING = {"adapt", "dtype", "weights_only"}
+LOADS = {"layout", "model", "key", "fields"}  # arguments of `load`, and of `export`:
+EXPORTS = {"to", "fields", "dtype", "shard_size", "takes", "opset", "onnxruntime_web", "weights", "calibrate"}
+EXPORTED = " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
 
 
 class Unfit(UserError):
@@ -45,6 +53,32 @@ def opened_for(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[Weights
             start = Start(type(run.model), rest, run.new_head, square=run.init_resize != "none")
             weights = stack.enter_context(open_weights(place, start))
         yield weights
+
+
+def options_in(text: str) -> set[str]:
+    """The names of the fields and options that a message names for its user to give."""
+    return {*re.findall(r"`([a-z][a-z0-9_.]*)[ `]", text)}
+
+
+@contextlib.contextmanager
+def convert_first(path: str, own: Collection[str] = ()) -> Iterator[None]:
+    """A context in which an error that only convert can help about has as remedy to convert the weights first.
+
+    `own`: the options of convert that the caller's user has, too.
+    """
+    try:
+        yield
+    except UserError as error:
+        lacking = options_in(f"{error.what}; {error.remedy}") - {*own}
+        if "allow_nonfinite" in lacking:  # converted, they would still not be weights to use
+            error.remedy = "take other weights"
+        elif path and "file" in lacking:
+            error.remedy = f"give {path}/NAME with one of these names"
+        elif path and lacking & (READING | {"adapt"}):
+            error.add(f" to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
+        elif lacking & WRITING:
+            error.add(EXPORTED)
+        raise
 
 
 @contextlib.contextmanager

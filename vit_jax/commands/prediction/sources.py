@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class Listed:
             yield item if isinstance(item, str) else f"{item.name} {item.values.tobytes().hex()}"
 
 
-class Paths(Sequence[Path]):
+class Paths:
     """Image files, whose paths are held as bytes: a million of them take tens of megabytes."""
 
     def __init__(self, paths: Iterable[str]):
@@ -113,20 +113,13 @@ class Paths(Sequence[Path]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, i: int) -> Path: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[Path]: ...
-    def __getitem__(self, i: int | slice) -> Path | list[Path]:
-        if isinstance(i, slice):
-            return [self[each] for each in range(*i.indices(len(self)))]
-        return Path(os.fsdecode(self._text[self._ends[i] : self._ends[i + 1]]))
-
     def read(self, start: int, stop: int) -> list[Any]:
-        return self[start:stop]
+        ends = itertools.pairwise(self._ends[start : stop + 1])
+        return [Path(os.fsdecode(self._text[first:last])) for first, last in ends]
 
     def marks(self) -> Iterator[str]:
-        for path in self:
+        for i in range(len(self)):
+            (path,) = self.read(i, i + 1)
             yield f"{path} {path.stat().st_size if path.exists() else -1}"
 
 
