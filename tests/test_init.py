@@ -315,7 +315,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init nothing.safetensors", "no such file, folder or run; runs/ holds none"),
         ("--init photos", "holds no weights"),
         ("--init .", "(safetensors file); give ./NAME with one of these names\n"),
-        ("--init group", "holds a run for each seed; name one of them, such as group/seed-0"),
+        ("--init group", "runs, one for each seed; give one of them, such as group/seed-0"),
         ("--init cut.safetensors", "is damaged or no safetensors file"),
         ("--init owner/name", "; on Hugging Face's hub it is hf://owner/name"),
     ],

@@ -202,7 +202,7 @@ def mean_of(which: str) -> int:
 
 
 def _no_group(path: Path) -> None:
-    """Raise UserError if the folder holds a run for each seed and is none itself."""
+    """Raise UserError if the folder holds a run for each seed or fold and is none itself."""
     if not Run(path).exists() and any((path / name).is_file() for name in (STUDY, OLD_SWEEP)):
         raise UserError(
             Run(path), "is a sweep, whose runs are in it", f"give one of them; vit-jax compare {Run(path)} lists them"
@@ -211,6 +211,6 @@ def _no_group(path: Path) -> None:
     if inside:
         raise UserError(
             Run(path),
-            f"is a group of {len(inside)} runs, one for each seed",
+            f"is a group of {len(inside)} runs, one for each {kind_of(inside[0])}",
             f"give one of them, such as {Run(inside[0])}",
         )

@@ -23,7 +23,7 @@ from ..files.digests import array_digest, text_digest
 from ..files.places import join, local_copy
 from ..runs import Run, find, is_foreign
 from ..runs.check import is_name
-from ..runs.several import kind_of, members
+from ..runs.several import members
 from ..runs.values import other_identity
 from ..tasks.table import task_spec, untrained_run
 from .interop import Start, Unstated, Weights, open_weights, task_metadata
@@ -104,13 +104,7 @@ def fault_of(path: str, error: UserError) -> str:
 
 def place_of(init: str, folder: str) -> str:
     """The path or address of weights: of a run, inside the folder of all runs or not, its folder."""
-    for place in () if init.startswith("hf://") else (init, join(folder, init)):
-        if inside := members(Path(local_copy(place))):
-            what = f"holds a run for each {kind_of(inside[0])}"
-            raise UserError(what, remedy=f"name one of them, such as {Run(inside[0])}")
-    if is_foreign(init, folder):
-        return init
-    return str(find(init, folder, weights=True))
+    return init if is_foreign(init, folder) else str(find(init, folder, weights=True))
 
 
 def _explain_missing(init: str, fields: Sequence[str], published: bool) -> tuple[str, str]:
