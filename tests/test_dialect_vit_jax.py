@@ -167,7 +167,7 @@ def test_a_file_of_torch_ref_gives_the_weights_that_its_run_would(tmp_path, conv
         assert code == 0 and "weights   step 9, its " in out
         same(load_file(tmp_path / "y.safetensors"), weights(VIT, seed))
     assert convert(tmp_path / "x.pt", tmp_path / "back")[0] == 0
-    _, back = trained.weights(Run(tmp_path / "back"), VIT, ema=False)
+    _, back, _ = trained.weights(Run(tmp_path / "back"), VIT, ema=False)
     same(flatten(back), weights(VIT, 9))
 
 

@@ -183,7 +183,7 @@ def test_the_mean_of_the_last_checkpoints_is_numpys_over_what_was_saved(capsys, 
     folder = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
     model, steps = folder.config().model, folder.complete_steps()[:2]
     saved = [flatten(Checkpoints(folder).read(step, model.shapes()).state.parameters) for step in steps]
-    step, tree = weights(folder, model, "mean:2")
+    step, tree, _ = weights(folder, model, "mean:2")
     assert step == steps[0]
     for name, mean in flatten(tree).items():
         np.testing.assert_allclose(mean, np.mean([x[name] for x in saved], 0), rtol=1e-6, atol=1e-9)
@@ -557,7 +557,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     }
     assert not list(folder.samples.iterdir())
 
-    monkeypatch.setattr("vit_jax.weights.load._chosen", lambda *a: (3, "raw", tree))
+    monkeypatch.setattr("vit_jax.weights.load.weights", lambda *a: (3, tree, "raw"))
     loaded = vit_jax.load("many")
     assert np.array_equal(loaded.pixels(pixels[:2]), pixels[:2]) and loaded.logits(pixels[:2]).shape == (2, 2)
     Image.fromarray(pixels[0, ..., 0]).save("grey.png")
@@ -692,6 +692,6 @@ def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "vit_jax.weights.load.Checkpoints", lambda folder, factors: SimpleNamespace(restore=lambda shapes: (saved, []))
     )
-    assert weights(runs.find("digits"), run.model) == (3, {"x": 1})
+    assert weights(runs.find("digits"), run.model) == (3, {"x": 1}, "raw")
     with pytest.raises(UserError, match=r"keeps no averaged weights; train with `ema 0.999"):
         weights(runs.find("digits"), run.model, ema=True)

@@ -149,7 +149,7 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
     if spoken and not saved.get("files"):
         _stated_of_texts(run, spoken, path)
     _check_prefix(run, spoken, path)
-    step, kind, tree = _chosen(folder, run.model, which, ema)
+    step, tree, kind = weights(folder, run.model, which, ema)
     metadata = with_calibration(with_spoken(saved, spoken), folder, step, kind)
     network = predictor_of(run, tree, metadata, step, folder.path)
     if not getattr(run.data, "task", ""):
@@ -332,18 +332,12 @@ def _sizes(vocabulary: Any) -> str:
 
 def weights(
     folder: Run, model: NetworkConfig, which: str = "best", ema: bool | None = None
-) -> tuple[int, dict[str, Any]]:
-    """The weights of a run -> (step, parameters as a nested dict of numpy arrays).
+) -> tuple[int, dict[str, Any], str]:
+    """The weights of a run -> (step, parameters as a nested dict of numpy arrays, what they are: raw, ema or mean).
 
     Damaged checkpoints that were skipped, and what differs in config.json from what the checkpoints have recorded, are
     reported on stderr.
     """
-    step, _, tree = _chosen(folder, model, which, ema)
-    return step, tree
-
-
-def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> tuple[int, str, dict[str, Any]]:
-    """`weights`, with raw or ema, which they are, in between; mean of several."""
     count = mean_of(which)
     if count and ema:
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves", remedy="leave ema out")
@@ -353,7 +347,7 @@ def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> 
     checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()
     if count:
         newest, mean = _mean(checkpoints, expected, count)
-        return newest, "mean", mean
+        return newest, mean, "mean"
     saved, skipped = checkpoints.restore(expected)
     if saved is None:
         raise UserError(folder, "nothing has been saved here yet", "let it train until its first checkpoint")
@@ -372,8 +366,8 @@ def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> 
         raise UserError(folder, "keeps no averaged weights", "train with `ema 0.999` to have them")
     chosen = best["weights"] if best else "ema"
     if averaged is not None and (ema if ema is not None else chosen == "ema"):
-        return saved.step, "ema", averaged
-    return saved.step, "raw", saved.state.parameters
+        return saved.step, averaged, "ema"
+    return saved.step, saved.state.parameters, "raw"
 
 
 def _mean(checkpoints: Checkpoints, expected: dict[str, Any], count: int) -> tuple[int, dict[str, Any]]:
