@@ -31,8 +31,9 @@ def described_by(function: Callable[..., Any], names: Mapping[str, str]) -> Call
     def describe(options: Any, prefix: str = "") -> Any:
         for f in fields(options):
             name, allowed = f"{prefix}{f.name}", str(f.metadata.get("range", ""))
-            if is_dataclass(f.default_factory):
-                describe(f.default_factory, f"{name}.")
+            part: Any = f.default_factory
+            if is_dataclass(part):
+                describe(part, f"{name}.")
             elif f.metadata["help"] == allowed:
                 said = filter(None, (texts.get(names.get(name, name), ""), allowed))
                 f.metadata = MappingProxyType({**f.metadata, "help": "; ".join(said)})
