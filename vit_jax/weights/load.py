@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +104,7 @@ def load(
         UserError: where there are no such weights, or they are not known well enough to be used.
     """
     path = of_summary(path)
-    if fields is not None and not isinstance(fields, Mapping):  # callers need not be typed
+    if not isinstance(cast(Any, fields or {}), Mapping):  # callers need not be typed
         raise UserError("fields", f"is a {type(fields).__name__}", "give a dict, {'mean': [0.5], 'std': [0.5]}")
     spoken = Spoken(source_language, target_language, prefix, task)
     options = {"layout": layout, "model": model, "key": key}

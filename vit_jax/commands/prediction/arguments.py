@@ -245,7 +245,7 @@ def _fitting() -> tuple[dict[str, type[Capability]], type]:
 
     Those of other packages that do not are left out, in a sentence.
     """
-    found, joined = dict[str, type[Capability]](), PredictFlags
+    found, joined = dict[str, type[Capability]](), cast(type, PredictFlags)
     others = flags.flags(FeatureFlags) | flags.flags(AnswerFlags)
     for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
