@@ -51,9 +51,10 @@ def theirs(path: Path, model: ViTConfig) -> tuple[str, Call]:
         net.load_state_dict(load_file(path))
     else:
         import torch_ref
-        from vit_jax.weights.interop import read_weights
+        from vit_jax.weights.interop import open_weights
 
-        name, net = "torch_ref", torch_ref.load(torch_ref.build(model), read_weights(str(path))[1])
+        with open_weights(str(path)) as opened:
+            name, net = "torch_ref", torch_ref.load(torch_ref.build(model), opened.to_use())
     net.eval()
     mean, std = (torch.tensor(x).view(-1, 1, 1) for x in (MEAN, STD))
 

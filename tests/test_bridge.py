@@ -20,7 +20,7 @@ from tests.installed import library
 from tests.parity.cases import TRANSFORMER
 from vit_jax.commands import train as train_command
 from vit_jax.training import finish
-from vit_jax.weights.start.start import start
+from vit_jax.weights.start import start
 
 TINY = shlex.split(
     "digits --model.width 16 --model.depth 2 --model.heads 2 --model.hidden 32 --optim.schedule constant "

@@ -49,6 +49,29 @@ class TakenFlags:
 class Taken(Capability):
     flags = TakenFlags
 
+# Each can be used alone; Python cannot derive a class from both.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstFlags:
+    first_to: str = option("", "of the first")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SecondFlags:
+    second_to: str = option("", "of the second")
+
+class First(Capability):
+    flags = FirstFlags
+
+    @classmethod
+    def asked(cls, options, stated):
+        return bool(options.first_to)
+
+    @classmethod
+    def outputs(cls, options):
+        raise ValueError("no outputs")
+
+class Second(Capability):
+    flags = SecondFlags
+
 @dataclass(frozen=True, kw_only=True)
 class BareFlags:
     bare: int
@@ -62,12 +85,14 @@ class Failing(Capability):
         raise ZeroDivisionError("nothing to draw")
 """
 NAMES = ("count = count_inputs:Count", "taken = count_inputs:Taken", "bare = count_inputs:Bare",
-         "failing = count_inputs:Failing", "gone = count_inputs:Gone", "explain = count_inputs:Count")  # fmt: skip
+         "failing = count_inputs:Failing", "first = count_inputs:First", "second = count_inputs:Second",
+         "gone = count_inputs:Gone", "explain = count_inputs:Count")  # fmt: skip
 LEFT_OUT = (
     "the capability 'explain' of the package count-inputs is not used: vit-jax has that name",
     "the capability 'gone' of the package count-inputs: cannot be loaded (AttributeError: ",
     "the capability 'taken' of the package count-inputs: predict has --top already; update that package, or ",
     "the capability 'bare' of the package count-inputs: failed (TypeError: ",
+    "the capability 'second' of the package count-inputs: failed (TypeError: multiple bases",
 )
 
 
@@ -86,7 +111,7 @@ def package(tmp_path_factory):
 def test_its_flags_are_in_the_help_and_what_cannot_be_used_is_left_out_in_a_sentence(door, package):
     shown, usual = door("predict", "--help", **package), door("predict", "--help")
     assert "--count-to STR" in shown.stdout and "--explain-to STR" in shown.stdout
-    assert len(shown.stdout.split("\n")) - len(usual.stdout.split("\n")) <= 3
+    assert len(shown.stdout.split("\n")) - len(usual.stdout.split("\n")) <= 5
     assert all(sentence in shown.stderr for sentence in LEFT_OUT), shown.stderr
     listed = door("__main__", "plugins", **package)
     assert "count: count-inputs, count_inputs:Count" in listed.stdout and "explain" in listed.stdout
@@ -103,6 +128,9 @@ def test_predict_asks_it_by_its_flag_and_says_what_it_says(door, package, digits
     assert "2 inputs" in done.stdout + done.stderr and (tmp_path / "counted.txt").read_text() == "2\n"
     failed = door("predict", digits_run, "0.png", "--count-to", "raise", **package)
     says = "the capability 'count' of the package count-inputs: failed (ValueError: no count)"
+    assert failed.returncode == 2 and says in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
+    failed = door("predict", digits_run, "0.png", "--first-to", "x", **package)
+    says = "the capability 'first' of the package count-inputs: failed (ValueError: no outputs)"
     assert failed.returncode == 2 and says in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
     code = f"import vit_jax; net = vit_jax.load({str(digits_run)!r}); print(net.capability('count').count(['a', 'b']))"
     code += "\ntry: net.capability('counts')\nexcept vit_jax.UserError as error: print(error)"

@@ -17,7 +17,7 @@ from vit_jax.data.captions.caption_set import touched_patches
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
 from vit_jax.tasks.computed import task_class, task_of
-from vit_jax.weights.start.opening import text as caption_text
+from vit_jax.weights.opening import text as caption_text
 
 SMALL = (
     "--model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 --model.vit.hidden 16 --model.text.width 12 "

@@ -255,8 +255,8 @@ def run(folder, tmp_path_factory, quick_compilation):
 
 def test_what_a_run_exports_says_the_runs_captions_of_the_same_files(run, folder, tmp_path, capsys):
     """Its own words and the way that it takes vectors are in the file; the course's layout has the words beside it."""
-    from vit_jax.commands.join import command as join
     from vit_jax.commands.predict import command as predict
+    from vit_jax.commands.share import command as join
 
     net, vectors = vit_jax.load(run), f"{folder}/val2014_vgg16_fc7_pca.h5"
     said = [text for _, text in vit_jax.predict(run, [vectors], batch=6)]

@@ -22,7 +22,7 @@ from vit_jax.files.output import print_table, text_width
 from vit_jax.presets.table import preset
 from vit_jax.reports import compare
 from vit_jax.runs import several
-from vit_jax.runs.ending import recorded_ending
+from vit_jax.runs.folder import recorded_ending
 
 BASE = replace(preset("digits").run, model=replace(preset("digits").run.model, classes=10))
 DATA = {"name": "digits", "sizes": {"train": 8, "test": 2}, "content": "c", "version": 2}

@@ -16,7 +16,7 @@ import vit_jax
 from convert.recognise.reading import read
 from tests.installed import library
 from vit_jax.errors import UserError
-from vit_jax.weights.start.start import preset
+from vit_jax.weights.start import preset
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 SIZES = {"image_size": 15, "patch_size": 4}

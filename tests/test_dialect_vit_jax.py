@@ -31,7 +31,7 @@ from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import task_spec, untrained_run
 from vit_jax.weights import load as trained
 from vit_jax.weights.checkpoint import Checkpoints, State
-from vit_jax.weights.start.start import start
+from vit_jax.weights.start import start
 
 VIT = ViTConfig(
     image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2
@@ -167,7 +167,7 @@ def test_a_file_of_torch_ref_gives_the_weights_that_its_run_would(tmp_path, conv
         assert code == 0 and "weights   step 9, its " in out
         same(load_file(tmp_path / "y.safetensors"), weights(VIT, seed))
     assert convert(tmp_path / "x.pt", tmp_path / "back")[0] == 0
-    _, back = trained.weights(Run(tmp_path / "back"), VIT, ema=False)
+    _, back, _ = trained.weights(Run(tmp_path / "back"), VIT, ema=False)
     same(flatten(back), weights(VIT, 9))
 
 

@@ -44,7 +44,7 @@ from vit_jax.tasks.table import TASKS
 from vit_jax.training import finish
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.weights.teacher import open_teacher
+from vit_jax.weights.opening import open_teacher
 
 # Small, with nothing square; the names of vit-pytorch's DistillWrapper.
 STUDENT = ViTConfig(

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from vit_jax.errors import Field, Interrupted, UserError, about, fields_inside
-from vit_jax.weights.interop import EXPORTED, LOADS, convert_first, options_in
+from vit_jax.weights.opening import EXPORTED, LOADS, convert_first, options_in
 
 SMALL = "vit = vit_jax.build('vit-ti4', image=8, classes=2, depth=1, width=8, heads=2, hidden=8)"
 

@@ -21,7 +21,7 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
 from vit_jax.weights.checkpoint import Checkpoints
-from vit_jax.weights.start.tuning import apply_tuning
+from vit_jax.weights.fitting import apply_tuning
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 FULL = ViTConfig(

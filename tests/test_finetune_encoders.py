@@ -19,7 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.weights.start import start as starting
+from vit_jax.weights import start as starting
 
 LINE = "--new-head --data.source digits --batch 32 --epochs 1 --max-steps 8 --data.validation 0"
 RESIZED = "--model.image 48 --optim.layer-decay 0.75 --init-resize"

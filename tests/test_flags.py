@@ -1,6 +1,8 @@
 """Words of a command line: what the check lets through is what the parser reads; each mistake is one sentence."""
 
 import contextlib
+import dataclasses
+import inspect
 import io
 import random
 import sys
@@ -11,6 +13,7 @@ from typing import Literal
 import pytest
 import tyro
 
+import vit_jax
 from convert import __main__ as convert_door
 from convert.commands.arguments import parser as convert_parser
 from vit_jax import errors
@@ -228,6 +231,28 @@ def test_each_word_of_others_leads_to_a_field_or_a_value_that_is_there():
     assert all("vit_jax.predict" in REASONS[name] for name in elsewhere)
     literal = {value for flag in known.values() for value in choices(flag.hint)}
     assert {*VALUES.values()} <= literal | {"validation"}
+
+
+@pytest.mark.parametrize(
+    ("function", "cls", "names"),
+    [(vit_jax.predict, predict.Options, {}), (vit_jax.evaluate, evaluate.Options, evaluate.NAMES)],
+)
+def test_a_flag_that_is_an_argument_of_python_has_its_default_and_its_description(function, cls, names):
+    arguments, described = inspect.signature(function).parameters, inspect.getdoc(function)
+    of_data = {f"data.{f.name}": f for f in fields(cls.__dataclass_fields__["data"].default_factory)}
+    found = 0
+    for name, f in ({f.name: f for f in fields(cls) if f.name != "data"} | of_data).items():
+        argument = names.get(name, name.removeprefix("data."))
+        if argument in arguments and f.default is not dataclasses.MISSING and argument != "ema":
+            assert f.default == arguments[argument].default, name
+            found += 1
+        if argument in arguments and argument not in SELECTING:
+            text = f.metadata["help"].partition(";")[0]
+            assert len(text) > 4 and text in " ".join(described.split()), name
+    assert found > 7
+
+
+SELECTING = {*map("{}_language".format, ("source", "target")), "prefix", "task", "ema", "skip_unreadable"}
 
 
 def choices(hint) -> set:

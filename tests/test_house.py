@@ -44,10 +44,7 @@ FRAMEWORKS = JAX | {"torch", "torchvision", "torch_ref", "tensorflow", "jax2onnx
 CONVERT_READS = re.compile(rf"vit_jax\.({SPECS}|(errors|plugins|files|config|text|runs|presets)(\..+)?)")
 LAZY = ("convert.verify", "convert.write.program")  # they import frameworks, inside functions
 # Where vit_jax uses convert, and, where `export` is asked for that, its verify.
-INTEROP, EXPORT = (
-    ("vit_jax.weights.interop", "vit_jax.weights.memory", "vit_jax.weights.export"),
-    "vit_jax.weights.export",
-)
+INTEROP, EXPORT = ("vit_jax.weights.interop", "vit_jax.weights.export"), "vit_jax.weights.export"
 # Who loads a module that a config or a spec names as text.
 BUILDERS = {"vit_jax.models.build": "models", "vit_jax.tasks.computed": "tasks"}
 # They, and who loads one of its own files by name.

@@ -32,9 +32,9 @@ from vit_jax.training.resume import resume, starting_state
 from vit_jax.training.setup import choose_folder, open_data, preflight, set_up
 from vit_jax.training.stopping import Caught
 from vit_jax.weights import load as weights
-from vit_jax.weights.interop import read_weights
-from vit_jax.weights.start import start as starting
-from vit_jax.weights.start.reproducible import check_unchanged
+from vit_jax.weights import start as starting
+from vit_jax.weights.interop import open_weights
+from vit_jax.weights.opening import check_unchanged
 
 # A network that timm could have trained, and what its config.json says of it.
 VIT = ViTConfig(image=32, patch=8, classes=3, width=24, depth=2, heads=4, hidden=96)
@@ -225,7 +225,8 @@ def test_other_channels_are_what_convert_makes_of_them(timm, monkeypatch, capsys
         capsys.readouterr().out.split()
     )
     convert("vit grey.safetensors --adapt channels=1 --set mean=0.5 --set std=0.5", monkeypatch)
-    _, grey = read_weights("grey.safetensors")
+    with open_weights("grey.safetensors") as opened:
+        grey = opened.to_use()
     assert all(np.array_equal(parameters[name], grey[name]) for name in grey)
 
 
@@ -313,7 +314,7 @@ def test_the_hubs_cache_serves_without_network(timm, tmp_path, monkeypatch):
         ("--init nothing.safetensors", "no such file, folder or run; runs/ holds none"),
         ("--init photos", "holds no weights"),
         ("--init .", "(safetensors file); give ./NAME with one of these names\n"),
-        ("--init group", "holds a run for each seed; name one of them, such as group/seed-0"),
+        ("--init group", "runs, one for each seed; give one of them, such as group/seed-0"),
         ("--init cut.safetensors", "is damaged or no safetensors file"),
         ("--init owner/name", "; on Hugging Face's hub it is hf://owner/name"),
     ],

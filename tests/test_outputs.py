@@ -16,7 +16,7 @@ from convert.recognise.reading import Options, read
 from vit_jax.commands import predict as command
 from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
-from vit_jax.weights.start.start import preset
+from vit_jax.weights.start import preset
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 16, "width": 16}}

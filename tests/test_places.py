@@ -13,8 +13,7 @@ from PIL import Image
 
 from tests.test_shards import tar
 from vit_jax import plugins
-from vit_jax.commands import plugins as listing
-from vit_jax.commands import predict
+from vit_jax.commands import cli, predict
 from vit_jax.errors import UserError
 from vit_jax.extras.stores import copies as kept_runs
 from vit_jax.files.places import copied, local_copy, store_of
@@ -88,7 +87,7 @@ def test_a_store_of_another_package_holds_images_shards_and_a_run(package, machi
     assert str(Run(local_copy("mem://place/runs/digits"))) == "mem://place/runs/digits"
     assert [path.name for path in sorted(Path(copied("mem://place/images")).iterdir())] == [x.name for x in files]
     assert capsys.readouterr().err.count("'s3' of the package store-in-memory is not used") == 1
-    listing.command([])
+    cli._list_plugins([])
     assert "mem: store-in-memory, store_in_memory:Memory" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 import vit_jax
-from vit_jax.commands import plugins as listing
+from vit_jax.commands import cli
 from vit_jax.config.network import NetworkConfig
 from vit_jax.errors import UserError
 from vit_jax.models.networks import NETWORKS, network_named
@@ -100,11 +100,11 @@ def test_our_own_names_are_loaded_without_a_look_at_other_packages(monkeypatch):
 
 
 def test_every_table_is_listed(capsys):
-    tables = [name for name, value in vars(listing).items() if isinstance(value, Table)]
-    listing.command([])
+    tables = [name for name, value in vars(cli).items() if isinstance(value, Table)]
+    cli._list_plugins([])
     lines = capsys.readouterr().out
-    assert len(tables) > 5 and all(f"{vars(listing)[name].group:14}" in lines for name in tables)
-    assert all(plugin.says for plugin in vars(listing)["COMMANDS"].ours.values())
+    assert len(tables) > 5 and all(f"{vars(cli)[name].group:14}" in lines for name in tables)
+    assert all(plugin.says for plugin in vars(cli)["COMMANDS"].ours.values())
 
 
 class Noting(Hook):

@@ -29,6 +29,7 @@ from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.data.inputs import list_images, prepare_image
 from vit_jax.errors import UserError
 from vit_jax.figures import attention
+from vit_jax.files import places
 from vit_jax.machine.hosts import ALONE
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge, split_model
@@ -43,6 +44,7 @@ from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.weights.checkpoint import Checkpoints, State
+from vit_jax.weights.interop import open_weights
 from vit_jax.weights.load import BareNetwork, weights
 
 TINY = shlex.split(
@@ -128,6 +130,16 @@ def test_a_network_in_memory_answers_as_the_one_in_its_folder(capsys):
         vit_jax.predict(loaded.model, arrays)
 
 
+def test_what_lies_at_a_path_passes_no_store(monkeypatch, tmp_path):
+    for name in ("KEPT", "STORES", "COPIED"):
+        monkeypatch.setattr(places, name, None)
+    vit_jax.export("digits", tmp_path / "x.safetensors")
+    expected = vit_jax.predict("digits", files(), top=2)
+    assert vit_jax.predict(tmp_path / "x.safetensors", files(), top=2) == expected
+    with open_weights(str(tmp_path / "x.safetensors")) as opened:
+        assert opened.to_use().keys() == runs.find("digits").config().model.parameters().keys()
+
+
 def test_logits_are_those_of_evaluation():
     loaded = vit_jax.load("digits")
     run = loaded.run
@@ -171,7 +183,7 @@ def test_the_mean_of_the_last_checkpoints_is_numpys_over_what_was_saved(capsys, 
     folder = runs.Run(shutil.copytree("runs/digits", tmp_path / "run"))
     model, steps = folder.config().model, folder.complete_steps()[:2]
     saved = [flatten(Checkpoints(folder).read(step, model.shapes()).state.parameters) for step in steps]
-    step, tree = weights(folder, model, "mean:2")
+    step, tree, _ = weights(folder, model, "mean:2")
     assert step == steps[0]
     for name, mean in flatten(tree).items():
         np.testing.assert_allclose(mean, np.mean([x[name] for x in saved], 0), rtol=1e-6, atol=1e-9)
@@ -545,7 +557,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     }
     assert not list(folder.samples.iterdir())
 
-    monkeypatch.setattr("vit_jax.weights.load._chosen", lambda *a: (3, "raw", tree))
+    monkeypatch.setattr("vit_jax.weights.load.weights", lambda *a: (3, tree, "raw"))
     loaded = vit_jax.load("many")
     assert np.array_equal(loaded.pixels(pixels[:2]), pixels[:2]) and loaded.logits(pixels[:2]).shape == (2, 2)
     Image.fromarray(pixels[0, ..., 0]).save("grey.png")
@@ -680,6 +692,6 @@ def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "vit_jax.weights.load.Checkpoints", lambda folder, factors: SimpleNamespace(restore=lambda shapes: (saved, []))
     )
-    assert weights(runs.find("digits"), run.model) == (3, {"x": 1})
+    assert weights(runs.find("digits"), run.model) == (3, {"x": 1}, "raw")
     with pytest.raises(UserError, match=r"keeps no averaged weights; train with `ema 0.999"):
         weights(runs.find("digits"), run.model, ema=True)

@@ -25,9 +25,9 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
+from vit_jax.weights import fitting, opening
+from vit_jax.weights import start as starting
 from vit_jax.weights.load import complete
-from vit_jax.weights.start import fitting, opening
-from vit_jax.weights.start import start as starting
 
 STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSOR = STATISTICS | {
@@ -238,7 +238,8 @@ def test_what_is_prepared_otherwise_than_in_the_library_is_said_where_weights_ar
 def test_a_network_without_positions_takes_the_size_of_its_preprocessing(tmp_path, capsys):
     processor = STATISTICS | {"image_processor_type": "DINOv3ViTImageProcessor", "size": {"height": 8, "width": 12}}
     path = folder(tmp_path / "theirs", "huggingface-dinov3", DINOV3, processor)
-    found = vit_jax.weights.interop.read_weights(str(path))[0]
+    with vit_jax.weights.interop.open_weights(str(path)) as found:
+        assert found.to_use()
     assert found.config.image == (8, 12) and found.facts.preprocess["image"] == [8, 12]
     assert found.resized.startswith("image 28x28 becomes 8x12: there are no positions")
 

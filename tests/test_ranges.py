@@ -8,7 +8,7 @@ import pytest
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.commands import train
 from vit_jax.commands.evaluate import EvaluateFlags
-from vit_jax.commands.prediction.flags import Options as PredictOptions
+from vit_jax.commands.prediction.arguments import Options as PredictOptions
 from vit_jax.config.decoding import AnswerFlags, SearchFlags
 from vit_jax.config.fields import Range, check_ranges
 from vit_jax.config.run import DataConfig, LoraConfig, LossConfig, OptimConfig, RunConfig

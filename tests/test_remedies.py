@@ -35,7 +35,7 @@ from convert.recognise.layouts import extras, find
 from convert.recognise.preprocessing import SETTABLE
 from convert.recognise.reading import read
 from convert.write import into_onnx_folder, into_transformers_js
-from vit_jax.commands import cli, evaluate, join, predict, train
+from vit_jax.commands import cli, evaluate, predict, train
 from vit_jax.config import flags
 from vit_jax.config.decoding import Decoding
 from vit_jax.config.dotted import leaves
@@ -45,12 +45,13 @@ from vit_jax.extras import sheet
 from vit_jax.extras.plan import command as plan
 from vit_jax.extras.report import command
 from vit_jax.extras.sweep import command as sweep
+from vit_jax.files.places import join
 from vit_jax.models.networks import NETWORKS
 from vit_jax.models.vit_config import ViTConfig, is_sized
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.reports import compare
 from vit_jax.runs.values import flat, with_fields
-from vit_jax.weights.interop import EXPORTS, LOADS, READING, WRITING
+from vit_jax.weights.opening import EXPORTS, LOADS, READING, WRITING
 
 ROOT = Path(__file__).parents[1]
 # Flags of XLA, one that has no parser, and a word for any.

@@ -891,10 +891,10 @@ def test_the_best_is_chosen_among_raw_and_averaged_weights(folder, monkeypatch, 
     trees = {"raw": saved.parameters, "ema": saved.ema}
     model = folder.config().model
     for flag, expected in ((None, weights), (True, "ema"), (False, "raw")):
-        at, tree = vit_jax.weights.load.weights(folder, model, "best", flag)
+        at, tree, _ = vit_jax.weights.load.weights(folder, model, "best", flag)
         assert at == step and (tree["cls_token"] == trees[expected]["cls_token"]).all()
     assert (trees["raw"]["cls_token"] != trees["ema"]["cls_token"]).any()
-    at, tree = vit_jax.weights.load.weights(folder, model, "last")
+    at, tree, _ = vit_jax.weights.load.weights(folder, model, "last")
     last = Checkpoints(folder).read(STEPS, model.shapes()).state.ema
     assert at == STEPS and (tree["cls_token"] == last["cls_token"]).all(), "of the last, the average as ever"
 

@@ -423,7 +423,7 @@ def test_pairs_of_texts_may_be_in_shards(tmp_path):
 
 
 @pytest.mark.parametrize("opened", [
-    lambda: open_dataset(a_run("mds:x/*.mds")), lambda: sources_of("pixels", ["mds:x/*.mds"], "", print),
+    lambda: open_dataset(a_run("mds:x/*.mds")), lambda: sources_of("pixels", ["mds:x/*.mds"], ""),
     lambda: open_captions(CaptionData(source="mds:x/*.mds"), 8, 1, (4, 4)),
 ])  # fmt: skip
 def test_mds_is_refused_with_what_to_write_instead(opened):

@@ -15,7 +15,8 @@ from PIL import Image
 import vit_jax
 from tests import loopback_s3
 from tests.test_shards import tar
-from vit_jax.commands import evaluate, join, predict
+from vit_jax.commands import evaluate, predict
+from vit_jax.commands import share as join
 from vit_jax.commands.share import check_draws, read_arrays, read_outputs, read_share, write_outputs
 from vit_jax.errors import UserError
 

@@ -13,7 +13,7 @@ from tests.image_sources import a_run, open_dataset
 from tests.test_shards import png
 from vit_jax import plugins
 from vit_jax.augmentation.config import ImageAugment
-from vit_jax.commands.prediction.function import predict
+from vit_jax.commands.prediction.arguments import predict
 from vit_jax.commands.prediction.sources import digest_of, sources_of
 from vit_jax.config.run import RunConfig
 from vit_jax.data.captions.config import CaptionData
@@ -132,10 +132,10 @@ def test_pairs_are_read(package):
 
 
 def test_inputs_of_a_prediction_are_known_again(package, monkeypatch):
-    digest = digest_of(sources_of("pixels", ["birds:owls"], "", print))
-    assert digest == digest_of(sources_of("pixels", ["birds:owls"], "", print))
+    digest = digest_of(sources_of("pixels", ["birds:owls"], ""))
+    assert digest == digest_of(sources_of("pixels", ["birds:owls"], ""))
     monkeypatch.setattr(package, "open_birds", lambda *both: birds(*both)[1:])
-    assert digest != digest_of(sources_of("pixels", ["birds:owls"], "", print))
+    assert digest != digest_of(sources_of("pixels", ["birds:owls"], ""))
 
 
 @pytest.mark.parametrize("source, said", [
@@ -160,7 +160,7 @@ def test_a_name_of_none_is_said_as_without_sources(package):
     with pytest.raises(UserError, match=r"data\.source is unknown:x, which has no sentences"):
         open_sentences(SentenceData(source="unknown:x"))
     with pytest.raises(UserError, match="there is no such image or folder"):
-        sources_of("pixels", ["unknown:x"], "", print)
+        sources_of("pixels", ["unknown:x"], "")
 
 
 def test_items_of_ones_own_may_be_a_class(package, monkeypatch):

@@ -131,4 +131,4 @@ def test_folds_are_trained_one_by_one_and_summed_up(inside, folder):
     assert refused.returncode == 2 and "holds a run per fold, not one per seed" in refused.stderr
     assert "cv      2" in inside("compare", "runs/cv", cwd=folder).stdout
     refused = inside("train", "digits", *TINY, "--init=runs/cv", cwd=folder)
-    assert "holds a run for each fold" in refused.stderr
+    assert "one for each fold" in refused.stderr

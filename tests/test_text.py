@@ -420,7 +420,7 @@ def test_lines_end_with_lf_or_crlf_and_nothing_else_in_every_kind_of_file(tmp_pa
     assert list(read_pairs(f"pairs:{tmp_path}/a,{tmp_path}/b")["train"]) == pairs
     assert list(read_pairs(f"tsv:{tmp_path}/t")["train"]) == pairs
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper((tmp_path / "a").open("rb")))
-    given = Inputs("ids", [str(tmp_path / "a"), "-"], "", print)
+    given = Inputs("ids", [str(tmp_path / "a"), "-"], "")
     assert [text for group in given.groups(64) for text in group] == texts * 2
 
 

@@ -509,7 +509,7 @@ def test_a_file_that_is_too_large_or_none_is_not_read(bart, tmp_path, monkeypatc
 def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp_path):
     """As they are trained on other sentences: the weights fit, and no words have to be the same."""
     from vit_jax.config.trees import unflatten
-    from vit_jax.weights.start import start as starting
+    from vit_jax.weights import start as starting
 
     _, whole, _ = run
     base = replace(starting.base(str(whole.path)), init=str(whole.path))

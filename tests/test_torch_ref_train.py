@@ -379,7 +379,7 @@ def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
 
 
 def test_weights_that_pytorch_trained_go_on_in_jax(monkeypatch, tmp_path):
-    from vit_jax.weights.start.start import start
+    from vit_jax.weights.start import start
 
     assert door(monkeypatch, tmp_path, "digits", *QUICK) == 0
     run = replace(preset("digits").run, init="runs/digits-torch.safetensors")

@@ -16,11 +16,12 @@ import optax
 import pytest
 
 import vit_jax
-from vit_jax.commands import evaluate, join, predict
+from vit_jax.commands import evaluate, predict
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
+from vit_jax.files.places import join
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig

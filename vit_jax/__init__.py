@@ -7,7 +7,7 @@ TYPE_CHECKING = False  # importing typing would take longer than this package; t
 if TYPE_CHECKING:
     from .augmentation.batch import augment
     from .commands.evaluate import evaluate
-    from .commands.prediction.function import predict
+    from .commands.prediction.arguments import predict
     from .config.run import RunConfig
     from .errors import UserError
     from .extras.report.command import report
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .training.train import steps, train
     from .weights.export import export
     from .weights.load import load
-    from .weights.start.start import preset
+    from .weights.start import preset
 
     __version__: str
 
@@ -43,8 +43,8 @@ _MODULES = {  # public name: the module that has it
     "figure": "reports.compare",
     "load": "weights.load",
     "optimizer": "training.engine.optim",
-    "predict": "commands.prediction.function",
-    "preset": "weights.start.start",
+    "predict": "commands.prediction.arguments",
+    "preset": "weights.start",
     "report": "extras.report.command",
     "steps": "training.train",
     "sweep": "extras.sweep.sweep",

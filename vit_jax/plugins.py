@@ -182,10 +182,10 @@ COMMANDS: Table[Callable[[], int]] = Table(
             "classify or caption images, or translate sentences, with a trained network",
         ),
         "join": Plugin(
-            "vit_jax.commands.join:main", "join what --share of predict or evaluate wrote, of all shares, to one file"
+            "vit_jax.commands.share:main", "join what --share of predict or evaluate wrote, of all shares, to one file"
         ),
         "sheet": Plugin("vit_jax.extras.sheet:main", "draw what augmentation makes of a preset's images"),
-        "plugins": Plugin("vit_jax.commands.plugins:main", "list the features by name, and their packages"),
+        "plugins": Plugin("vit_jax.commands.cli:list_plugins", "list the features by name, and their packages"),
         "convert": Plugin(
             "convert.__main__:called_by_vit_jax", "convert weights from one layout to another, with proof"
         ),

@@ -12,9 +12,9 @@ from vit_jax.data.images.sources.arrays import open_npz
 from vit_jax.data.texts.pairs import read_pairs
 from vit_jax.files.metrics import histogram_rows, read_rows
 from vit_jax.reports.compare import compare
-from vit_jax.runs.file import read_config
+from vit_jax.runs.values import read_config
 from vit_jax.text.folder import read_folder
-from vit_jax.weights.teacher import _logits
+from vit_jax.weights.opening import _logits
 
 PREPROCESS = Preprocess((224, 224), 3, "crop", 256, "bicubic", 255, (0.5,) * 3, (0.5,) * 3)
 

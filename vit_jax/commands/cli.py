@@ -1,4 +1,4 @@
-"""The `vit-jax` command, which calls the commands by their names: ours, and those of other packages."""
+"""The `vit-jax` command, which calls the commands by their names, and `vit-jax plugins`, which lists all names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import sys
 from ..config.flags import show_word
 from ..config.hints import instead_of, nearest
 from ..errors import UserError
-from ..files.terminal import run_command, version
-from ..plugins import COMMANDS
+from ..files.terminal import print_wrapped, printable, run_command, version
+from ..plugins import CAPABILITIES, COMMANDS, HOOKS, LAYOUTS, SOURCES, STORES
+
+PLUGINS_USAGE = """usage: vit-jax plugins [-h]
+
+List what is there by name, and the package that each is of: commands, sources of data, stores, hooks, capabilities,
+networks, tasks, presets and layouts. Another package adds names as entry points: vit_jax.hooks and so on."""
 
 
 def main(program: str = "vit-jax") -> int:
@@ -46,3 +51,27 @@ def _no_command(name: str, program: str) -> str:
     if reason := instead_of(name):
         return f"there is no command {show_word(name)} any more: {reason}"
     return f"there is no command {show_word(name)}{nearest(name, list(COMMANDS.plugins()))}"
+
+
+def _list_plugins(arguments: list[str]) -> None:
+    """Print the names of all tables."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(PLUGINS_USAGE)
+        return
+    from ..models.networks import NETWORKS
+    from ..presets.table import PRESETS
+    from ..tasks.table import TASKS
+
+    if arguments:
+        raise UserError(f"vit-jax plugins {arguments[0]}", "takes no arguments", "leave them out")
+    for table in (COMMANDS, SOURCES, STORES, HOOKS, CAPABILITIES, NETWORKS, TASKS, PRESETS, LAYOUTS):
+        ours = table.ours if table is not LAYOUTS else ["`vit-jax convert formats` lists ours"]
+        print_wrapped(f"{table.group:14} {', '.join([*ours, *table.built_in])}")
+        for name, plugin in table.plugins().items():
+            if name not in table.ours:
+                print_wrapped(printable(f"{'':14} {name}: {plugin.package}, {plugin.target}"))
+
+
+def list_plugins() -> int:
+    """The command `vit-jax plugins`; returns the exit code."""
+    return run_command(lambda: _list_plugins(sys.argv[1:]))

@@ -26,7 +26,7 @@ from ..files.terminal import print_note, print_wrapped, printable, run_command
 from ..text.classes import Spoken
 from ..training.hooks import Hooks
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
-from .selection import flag_advised, table_fields
+from .selection import described_by, flag_advised, table_fields
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -67,38 +67,43 @@ def evaluate(
 
     What is to be known of the result, such as which classes were matched how, is printed on stderr.
 
-    A probe measures not the network's answers but how well its features, "pooled" of `capture`, tell the classes of the
-    data: a classifier learns from the features of train, and is measured on the split. "knn" is DINO's vote of the 20
-    nearest neighbours (cosine, temperature 0.07), "linear" a logistic regression on features as they are, whose C is
-    chosen on validation, or without one on a tenth of train, as in CLIP and DINOv2. The data may then have any classes,
-    and the network none; it is split as training would split it.
-
     Args:
-        path: a run, or its summary as `train` returns it; with `source` or `data` also a file or folder of weights of
-            any layout. Or a network in memory, as `vit_jax.load` returns it: that of a run is measured on the run's
-            data too.
-        split: of the data; empty: test, of other data that has none validation, or all.
+        path: a run's folder or URL (s3://, gs://), or its name inside runs/; with `data.source` also a file or folder
+            of weights, in any layout that `python -m convert formats` lists. In Python also its summary as `train`
+            returns it, and with `data` weights, too; or a network in memory, as `vit_jax.load` returns it: that of a
+            run is measured on the run's data too.
+        split: split of the data: train, validation, test or another that the data has; empty: test (of other data that
+            has none: validation, or all).
         which: the weights of a run, as of `vit_jax.load`, as are the languages, `prefix` and `task`.
-        data_dir: takes the place of data.dir.
-        batch: examples in a step; 0: as in training.
-        source: other data than the run's, as data.source names it (folder:PATH, FILE.npz, csv:FILE, ...): images
-            prepared as the network's own, classes matched by name. A folder without splits is measured as a whole.
+        data_dir: folder of prepared TFDS sets, if it has moved since training; empty: as then.
+        batch: examples per batch; 0: as in training.
+        source: measure on other data than the run's: folder:PATH, FILE.npz, csv:FILE[:FOLDER] or the name of a
+            prepared set, prepared as the network's own, classes matched by name, as a whole where it has no splits; of
+            sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or coco-features:...; empty: the
+            run's own data.
         data: examples in the forms that `vit_jax.train` takes. Where the run was trained on the same, its own split of
             them is measured, else all of a pair.
         class_names: those of `data`; empty: its labels are the numbers of the network's classes.
-        flip: whether the Evaluation has a second one with it, `flipped`: of the mean of the logits of each image and
-            its mirror image.
-        probe: none, knn or linear.
+        flip: also measure the mean logits of each image and its mirror image, in a second column. In Python that is
+            an Evaluation in the first one, its `flipped`.
+        probe: measure the network's features ("pooled" of `capture`) instead of its answers, by a classifier that
+            learns from those of train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07:
+            DINO's); linear: a logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is
+            chosen on validation, or without one on a tenth of train held out (as in CLIP and DINOv2); other data may
+            then have any classes and is split as in training, and the network needs no head.
         skip_unreadable: leave out images that cannot be read, and say how many, instead of stopping.
-        data_range: (low, high), the values of other images that become black and white; empty: those of training.
-        bootstrap: so many samples of the examples, drawn with replacement, give each metric a 95 % interval, the
-            Evaluation's `intervals`; 0: none.
+        data_range: of other data with pixels of more than 8 bits, or floating-point ones: two numbers, LOW HIGH, the
+            values that become black and white; empty: as in training.
+        bootstrap: also give each metric a 95 % interval, from this many samples of the examples, drawn with
+            replacement, such as 1000: how far it would vary with other examples. In Python these are the Evaluation's
+            `intervals`; 0: none.
         table: of a source csv:FILE: its labels, separator, file_column or split_column, where they are others than in
             training and no columns are called as the network's outputs.
-        share: I/N, such as "3/16": measure this fixed share of the examples, while others measure the others.
-        outputs: of a share: the .npz file that what the network gives of it is written to; `vit-jax join` joins those
-            of all shares.
-        joined: compute nothing, and measure the outputs in this file of `vit-jax join`, as if they were computed here.
+        share: with `outputs`: measure a fixed share of the examples, I/N such as 3/16, while other commands, on any
+            machines, measure the others.
+        outputs: with `share`: write the network's outputs for these examples to this .npz file; `vit-jax join` joins
+            those of all shares.
+        joined: compute nothing: measure the outputs in this file of `vit-jax join`; the result is that of one command.
         search: settings of the search for texts, such as beam=5 (the fields of config.decoding.Decoding).
 
     Returns:
@@ -143,6 +148,10 @@ def _examples(data: Any, class_names: Sequence[str]) -> Given | None:
     return Given(data, class_names)
 
 
+NAMES = {"run": "path", "data.source": "source", "data.dir": "data_dir", "data.range": "data_range"}
+
+
+@described_by(evaluate, NAMES)
 @dataclass(frozen=True, kw_only=True)
 class Options(SearchFlags, EvaluateFlags):
     """Measure a trained network on a split of its data, or on other data.
@@ -154,7 +163,6 @@ class Options(SearchFlags, EvaluateFlags):
 def command(arguments: list[str]) -> int:
     """Measure what arguments ask for, and print it."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
-    runs.mean_of(o.weights)
     reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
     check_outputs({"csv": o.csv, "probabilities": o.probabilities}, o.force, reads)
     check_folder("report", o.report, o.force, reads)

@@ -35,57 +35,23 @@ FEWEST = 40  # samples that an interval of 95 % takes: one of them lies beyond e
 class DataOptions(LanguageFlags, TableFlags):
     """Where the data is, in which languages texts are, and what the columns of a table are."""
 
-    source: str = option(
-        "",
-        "measure on other data than the run's: folder:PATH, FILE.npz, csv:FILE[:FOLDER] or the name of a prepared set, "
-        "classes matched by name; of sentences pairs:... or tsv:FILE; of captions captions:FOLDER, coco:... or "
-        "coco-features:...; empty: the run's own data",
-    )
-    dir: str = option("", "folder of prepared TFDS sets, if it has moved since training; empty: as then")
-    range: tuple[float, ...] = option(
-        (),
-        "of other data with pixels of more than 8 bits, or floating-point ones: two numbers, LOW HIGH, the values that "
-        "become black and white; empty: as in training",
-    )
+    # As `EvaluateFlags`.
+    source: str = option("", "")
+    dir: str = option("", "")
+    range: tuple[float, ...] = option((), "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateFlags(UnreadableFlags, SelectionFlags):
     """What is measured, on what, and what is written."""
 
-    run: str = field(
-        metadata={
-            "help": "a run's folder or URL (s3://, gs://), or its name inside runs/; with `data.source` also a "
-            "file or folder of weights, in any layout that `python -m convert formats` lists"
-        }
-    )
-    split: str = field(
-        default="",
-        metadata={
-            "help": "split of the data: train, validation, test or another that the data has; "
-            "empty: test (of other data that has none: validation, or all)",
-            "foreign": ("val", "valid", "dev"),
-        },
-    )
-    batch: int = option(0, "examples per batch; 0: as in training", at_least=0)
-    flip: bool = option(
-        False, "print a second column: the figures for the mean logits of each image and its mirror image"
-    )
-    probe: Probe = option(
-        "none",
-        "measure the network's features instead of its answers, by a classifier that learns from those of "
-        "train; knn: the weighted vote of the 20 nearest neighbours (cosine, temperature 0.07: DINO's); linear: a "
-        "logistic regression on features as they are, not standardised, whose C of 1e-6 to 1e6 is chosen on "
-        "validation, or without one on a tenth of train held out (as in CLIP and DINOv2); --data.source may then "
-        "have any classes and is split as in training, and the network needs no head",
-    )
-    bootstrap: int = option(
-        0,
-        "also print a 95 % interval for each metric, from this many samples of the examples, drawn with replacement, "
-        "such as 1000: how far it would vary with other examples",
-        at_least=0,
-        at_most=1_000_000,
-    )
+    # What has no help here is an argument of `evaluate`, which describes it.
+    run: str = field(metadata={"help": ""})
+    split: str = field(default="", metadata={"help": "", "foreign": ("val", "valid", "dev")})
+    batch: int = option(0, "", at_least=0)
+    flip: bool = option(False, "")
+    probe: Probe = option("none", "")
+    bootstrap: int = option(0, "", at_least=0, at_most=1_000_000)
     csv: str = option("", "also write a row for each example to this file, as a CSV table")
     probabilities: str = option(
         "",
@@ -100,19 +66,9 @@ class EvaluateFlags(UnreadableFlags, SelectionFlags):
     force: bool = option(
         False, "overwrite the files of --csv, --probabilities and --outputs, and files in the folder of --report"
     )
-    share: str = option(
-        "",
-        "with --outputs: measure a fixed share of the examples, I/N such as 3/16, while other commands, on any "
-        "machines, measure the others",
-    )
-    outputs: str = option(
-        "",
-        "with --share: write the network's outputs for these examples to this .npz file; `vit-jax join` joins those of "
-        "all shares",
-    )
-    joined: str = option(
-        "", "compute nothing: measure the outputs in this file of `vit-jax join`; the result is that of one command"
-    )
+    share: str = option("", "")
+    outputs: str = option("", "")
+    joined: str = option("", "")
     data: DataOptions = field(default_factory=DataOptions)
 
 
@@ -226,7 +182,7 @@ def measure(request: Request) -> Measured:
     from ..tasks.generated import searching
     from ..training.engine.evaluator import Evaluator
     from ..weights.load import complete
-    from ..weights.teacher import open_teacher
+    from ..weights.opening import open_teacher
     from .probe import measure_probe
 
     with backend.restore_precision():
@@ -259,12 +215,16 @@ def measure(request: Request) -> Measured:
 
 def _on_data(net: Predictor, request: Request, folder: runs.Run | None) -> tuple[RunConfig, bool]:
     """(the run of a network with the data that is to be measured, whether that is other data than its own)."""
-    f = request.flags
-    source = f.data.source if request.given is None else net.run.data.given
-    run = replace(net.run, data=_with_source(net.run.data, source, f.data.dir))
-    run = replace(run, data=run.data.in_folder(folder.path)) if folder else run
-    run = replace(run, data=_of_images(run.data, request))
-    return run, request.given is not None or bool(source and source != net.run.data.source)
+    asked, data = request.flags.data, net.run.data
+    source = asked.source if request.given is None else data.given
+    other = request.given is not None or bool(source and source != data.source)
+    if asked.dir and not hasattr(data, "dir"):
+        reads = f"is {asked.dir}, but this run reads its data from data.source {source or data.source}"
+        raise UserError(Field("data.dir"), reads, "leave the flag out")
+    changes: dict[str, Any] = {name: x for name, x in (("source", source), ("dir", asked.dir)) if x}
+    data = replace(data, **changes)
+    data = data.in_folder(folder.path) if folder else data
+    return replace(net.run, data=_of_images(data, request)), other
 
 
 def _intervals(
@@ -313,18 +273,6 @@ def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, rec
     raise UserError(why, remedy=f"choose {' or '.join(others)}")
 
 
-def _with_source(data: DataConfig, source: str, folder: str) -> DataConfig:
-    """The data config with another source, and another folder of prepared sets, where they are given."""
-    changes = {name: value for name, value in (("source", source), ("dir", folder)) if value}
-    if folder and not hasattr(data, "dir"):
-        raise UserError(
-            Field("data.dir"),
-            f"is {folder}, but this run reads its data from data.source {data.source}",
-            "leave the flag out",
-        )
-    return replace(data, **changes)  # type: ignore[arg-type]  # texts
-
-
 def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str, ...]]:
     """(name of the split, its examples, remarks) of the data that a run was trained on, as `recorded`."""
     from ..tasks.computed import task_class
@@ -337,43 +285,30 @@ def _own(run: RunConfig, split: str, recorded: Any) -> tuple[str, Any, tuple[str
 
 
 def _of_images(data: DataConfig, request: Request) -> DataConfig:
-    """The data config with what is asked for of images. Raises UserError where there are none."""
-    from ..data.images.config import FittedImages
+    """The data config with what is asked for of images and of a table. Raises UserError where there are none."""
+    from ..data.images.config import FittedImages, ImageData
     from ..data.images.high_bit_depth import is_range
-
-    for name, value in (
-        ("skip_unreadable", request.flags.skip_unreadable),
-        ("data.range", request.flags.data.range),
-    ):
-        if value and not isinstance(data, FittedImages):
-            raise UserError(Field(name), "is for images, and this network takes none", "leave it out")
-    data = _of_table(data, request)
-    if not isinstance(data, FittedImages):
-        return data
-    stated = request.flags.data.range
-    if not is_range(stated):
-        raise UserError(Field("data.range"), f"is {stated}", "give two numbers, the second one greater")
-    if stated and not request.flags.data.source and request.given is None:
-        raise UserError(Field("data.range"), "is of other images than the run's own", "add `data.source`")
-    skip = request.flags.skip_unreadable or data.skip_unreadable
-    return replace(data, skip_unreadable=skip, range=stated or data.range)
-
-
-def _of_table(data: DataConfig, request: Request) -> DataConfig:
-    """The data config with what is asked for of a table, and of the run's own what another one has, too."""
-    from ..data.images.config import ImageData
     from ..data.images.sources.open import table_of
 
-    name = next((f"data.{name}" for name in request.flags.data.table), "")
-    if name and not isinstance(data, ImageData):
-        raise UserError(Field(name), "is for labelled images, and this network learned from none", "leave it out")
-    if name and not request.flags.data.source:
-        raise UserError(Field(name), "is of another table than the run's own", "add `data.source csv:FILE`")
-    if not isinstance(data, ImageData):
+    skip, asked, given = request.flags.skip_unreadable, request.flags.data, request.given is not None
+    for name, value in (("skip_unreadable", skip), ("data.range", asked.range)):
+        if value and not isinstance(data, FittedImages):
+            raise UserError(Field(name), "is for images, and this network takes none", "leave it out")
+    column = next((f"data.{name}" for name in asked.table), "")
+    if column and not isinstance(data, ImageData):
+        raise UserError(Field(column), "is for labelled images, and this network learned from none", "leave it out")
+    if column and not asked.source:
+        raise UserError(Field(column), "is of another table than the run's own", "add `data.source csv:FILE`")
+    if isinstance(data, ImageData):
+        data = data.without_table() if given or (asked.source and table_of(data) is None) else data
+        data = replace(data, **asked.table)
+    if not isinstance(data, FittedImages):
         return data
-    if request.given is not None or (request.flags.data.source and table_of(data) is None):
-        data = data.without_table()
-    return replace(data, **request.flags.data.table)
+    if not is_range(asked.range):
+        raise UserError(Field("data.range"), f"is {asked.range}", "give two numbers, the second one greater")
+    if asked.range and not asked.source and not given:
+        raise UserError(Field("data.range"), "is of other images than the run's own", "add `data.source`")
+    return replace(data, skip_unreadable=skip or data.skip_unreadable, range=asked.range or data.range)
 
 
 def _not_its_data(run: RunConfig) -> UserError:

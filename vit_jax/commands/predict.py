@@ -23,12 +23,21 @@ from ..config import flags
 from ..config.decoding import AnswerFlags
 from ..errors import DONE, Field, UserError
 from ..files.output import GrowingCsv, digits
-from ..files.terminal import lasting_output, printable, run_command
+from ..files.terminal import lasting_output, print_note, printable, run_command
 from ..tasks.capability import Capability, blaming
-from .prediction.answering import Answering, Row
-from .prediction.flags import BATCH, Options, blocks, check_flags, layers
-from .prediction.inputs import STDIN, Inputs, caption, image_column, is_piped, open_network, takes
-from .prediction.printing import Count, as_json, for_eyes, in_lines, is_terminal, note, prepare_stdout, say
+from .prediction.answering import (
+    Answering,
+    Count,
+    Row,
+    as_json,
+    for_eyes,
+    in_lines,
+    is_terminal,
+    prepare_stdout,
+    say,
+)
+from .prediction.arguments import BATCH, Options, blocks, check_flags, layers
+from .prediction.inputs import STDIN, Inputs, caption, is_piped, open_network, takes
 from .prediction.sources import digest_of
 from .selection import flag_advised
 from .share import JOB, LEFT_OUT, ROW, check_draws, facts_of, read_share, title_of
@@ -46,8 +55,8 @@ def command(arguments: list[str]) -> int:
     runs.mean_of(o.weights)
     stated = flags.given_fields(arguments, Options)
     asked = check_flags(o, stated)
-    kind = takes(o.run)
-    inputs = Inputs(kind, given, o.data.file_column or image_column(o.run), note)
+    kind, column = takes(o.run)
+    inputs = Inputs(kind, given, o.data.file_column or column)
     if share := read_share(o.share):
         inputs.take(share, o.batch)
     model = open_network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
@@ -63,12 +72,13 @@ def command(arguments: list[str]) -> int:
     if o.probabilities:
         model.check_columns(o.probabilities)
     able = dict[str, Capability]()
+    # To a file, also if nobody reads what is printed.
+    writes = bool(o.csv or o.probabilities or o.attention or o.features)
     for name, each in asked.items():
         with blaming(name):
             able[name] = each(model)
             able[name].check(o)
-    # To a file, also if nobody reads what is printed.
-    writes = o.csv or o.probabilities or o.attention or o.features or any(each.outputs(o) for each in able.values())
+            writes = writes or bool(each.outputs(o))
     with flag_advised(o.skip_unreadable), lasting_output() if writes else contextlib.nullcontext():
         first = _answer(o, model, inputs, o.top if "top" in stated else o.nbest)
         for name, one in able.items():
@@ -94,7 +104,7 @@ def _answer(o: Options, model: Predictor, inputs: Inputs, lines: int) -> list[An
     Returns the first inputs that have an answer.
     """
     shown, wanted = layers(o.layer, model.layers), blocks(o.blocks, model.layers)
-    answering = Answering(model, o.top, o.batch, o.skip_unreadable, note, inputs.before)
+    answering = Answering(model, o.top, o.batch, o.skip_unreadable, inputs.before)
     title = _title(o, model, inputs)
     if o.features:
         readable = answering.readable(inputs)
@@ -140,7 +150,7 @@ def _print_answers(o: Options, answering: Answering, inputs: Inputs, lines: int,
                 first.append(answer.input)
     count.end()
     if not answering.asked:
-        note("there is nothing to answer: the inputs are empty")
+        print_note("there is nothing to answer: the inputs are empty", sys.stderr)
     return first
 
 

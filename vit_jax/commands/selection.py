@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from ..config.fields import option
 from ..config.hints import nearest
 from ..data.images.preprocess import FIELD, Unreadable
 from ..errors import UserError
 from ..text.classes import Spoken
+
+T = TypeVar("T")
+
+
+def described_by(function: Callable[..., Any], names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
+    """A decorator of a class of flags, of which those without help are arguments of a function, and described there.
+
+    Its docstring counts, up to what is so `In Python` alone; `names` are {flag: argument} where they differ.
+    """
+    section = (inspect.getdoc(function) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    texts = {name: " ".join(text.split()).partition(" In Python")[0].removesuffix(".") for name, text in entries}
+
+    def describe(options: Any, prefix: str = "") -> Any:
+        for f in fields(options):
+            name, allowed = f"{prefix}{f.name}", str(f.metadata.get("range", ""))
+            part: Any = f.default_factory
+            if is_dataclass(part):
+                describe(part, f"{name}.")
+            elif f.metadata["help"] == allowed:
+                said = filter(None, (texts.get(names.get(name, name), ""), allowed))
+                f.metadata = MappingProxyType({**f.metadata, "help": "; ".join(said)})
+        return options
+
+    return describe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from ..training.finish import sum_up
 from ..training.resume import describe_rate, new_state, noted_anew, run_now
 from ..training.setup import OF_A_HOST, Contents, choose_folder, preflight, set_up
 from ..training.train import TrainRequest, train_group, train_with
-from ..weights.start.tuning import describe_tuning
+from ..weights.fitting import describe_tuning
 from .train_options import Options, check_options, parse
 
 # Flags that each host may give in its own way.

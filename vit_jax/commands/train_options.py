@@ -24,14 +24,11 @@ from ..files.terminal import fill, print_note
 from ..presets.table import DEFAULT, FINETUNE, PRESETS, is_preset, preset
 from ..presets.variants import NOTEBOOKS, PURPOSES, VARIANTS, on_other_data
 from ..runs.check import check_run, check_trained, is_name
-from ..runs.file import overlaid, read_config
-from ..runs.values import LENGTH, flat, other_identity
+from ..runs.values import LENGTH, flat, other_identity, overlaid, read_config
 from ..tasks.table import TASKS
-from ..weights.start import start as starting
-from ..weights.start.fitting import OtherNetwork
-from ..weights.start.opening import Unfit
-from ..weights.start.reproducible import resumable
-from ..weights.start.tuning import apply_tuning
+from ..weights import start as starting
+from ..weights.fitting import OtherNetwork, apply_tuning
+from ..weights.opening import Unfit, resumable
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from ..errors import UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # {their flag: our fields}; a command has some of the fields.
 FLAGS: dict[str, tuple[str, ...]] = {
@@ -204,12 +209,18 @@ def instead_of(name: str) -> str:
     return GONE.get(name.lstrip("-").replace("_", "-"), "")
 
 
-def check_arguments(given: Iterable[str]) -> None:
-    """Raise UserError for an argument that a function had, and TypeError for one that it never had."""
-    for name in given:
-        if reason := GONE.get(name.rstrip("_").replace("_", "-")):
-            raise UserError(f"{name} is gone", remedy=reason)
-        raise TypeError(f"there is no argument {name!r}")
+def naming_gone(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that says of an argument that it had what takes its place, a UserError."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs.keys() - known.keys():
+            if reason := instead_of(name.rstrip("_")):
+                raise UserError(f"{name} is gone", remedy=reason)
+        return function(*args, **kwargs)
+
+    return call
 
 
 Names = Mapping[str, str]  # {a field as a flag is typed, without dashes before it: optim.weight-decay; its help}

@@ -198,7 +198,7 @@ class NetworkConfig:
     twin: ClassVar[str] = ""  # module:class that computes it in PyTorch; empty: there is none
     name: ClassVar[str]  # in files and messages: that of the class without "Config"
     frozen: ClassVar[str] = ""  # why such networks are not trained, as a clause; empty: they are
-    # What each mode of fine-tuning (weights/start/tuning.py) trains, {its name: patterns of names}; empty: none.
+    # What each mode of fine-tuning (weights/fitting.py) trains, {its name: patterns of names}; empty: none.
     tuning_modes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # The field that is the config of an encoder, whose parameters begin with the same name, and which --init-encoder
     # starts; `encoder` is what of it counts. Empty: there is none.

@@ -17,7 +17,7 @@ from ..config.dotted import value_at
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..runs import of_summary, several
-from ..runs.ending import CONVERTED, FINISHED, ending
+from ..runs.folder import CONVERTED, FINISHED, ending
 from ..runs.values import flat
 from ..tasks.table import task_spec
 

@@ -15,8 +15,7 @@ from .choice import (
     same_identity,
 )
 from .folder import Run
-from .record import record_of
-from .sidecar import read_files
+from .record import read_files, record_of
 
 __all__ = [
     "Difference", "Run", "changed_beside", "check_content", "check_place", "choose", "find", "is_foreign",

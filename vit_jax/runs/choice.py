@@ -27,12 +27,7 @@ Difference = Callable[[Run, RunConfig], str]
 ON_THE_HUB = re.compile(r"(hf:/?)?(?P<owner>[\w-]+)/(?P<name>[\w.-]+)")  # with its hf:// left out or cut
 
 
-def nothing_differs(folder: Run, run: RunConfig) -> str:
-    """A function for runs whose places all lead to the same content."""
-    return ""
-
-
-def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: Difference = nothing_differs) -> Run:
+def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: Difference | None = None) -> Run:
     """The folder for a run, or for a group of runs: one that has the same run already, or a new one."""
     check_name(name)
     check_dir(run.dir)
@@ -47,8 +42,8 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: 
             if named:
                 raise
         else:
-            clauses = filter(None, (difference(each, its) for each, its in same))
-            if (clause := next(clauses, "")) and named:
+            clauses = (difference(each, its) for each, its in same) if difference else ()
+            if (clause := next(filter(None, clauses), "")) and named:
                 raise _other_content(folder, clause)
             if not clause:
                 return folder
@@ -207,7 +202,7 @@ def mean_of(which: str) -> int:
 
 
 def _no_group(path: Path) -> None:
-    """Raise UserError if the folder holds a run for each seed and is none itself."""
+    """Raise UserError if the folder holds a run for each seed or fold and is none itself."""
     if not Run(path).exists() and any((path / name).is_file() for name in (STUDY, OLD_SWEEP)):
         raise UserError(
             Run(path), "is a sweep, whose runs are in it", f"give one of them; vit-jax compare {Run(path)} lists them"
@@ -216,6 +211,6 @@ def _no_group(path: Path) -> None:
     if inside:
         raise UserError(
             Run(path),
-            f"is a group of {len(inside)} runs, one for each seed",
+            f"is a group of {len(inside)} runs, one for each {kind_of(inside[0])}",
             f"give one of them, such as {Run(inside[0])}",
         )

@@ -24,26 +24,38 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..config.outputs import Outputs
 from ..config.run import RunConfig
-from ..errors import UserError
+from ..errors import CheckFailed, Interrupted, UserError
 from ..files import places
-from ..files.atomic import LARGEST_JSON, RESTORE, lock_file, make_folder, read_json, sync_folder, write_json, write_text
+from ..files.atomic import (
+    LARGEST_JSON,
+    RESTORE,
+    is_locked,
+    lock_file,
+    make_folder,
+    read_json,
+    sync_folder,
+    write_json,
+    write_text,
+)
 from ..files.digests import text_digest, with_digest, without_digest
 from ..files.metrics import HISTOGRAMS, has_log, histogram_rows, log_fault, read_rows
 from ..files.reading import check_regular, show_path
 from ..files.terminal import print_note
-from .record import check_record, differing, is_log_record, is_saved, is_summary
-from .sidecar import read_files, write_files
+from .record import check_record, differing, is_log_record, is_saved, is_summary, read_files, write_files
 from .values import FORMAT, from_dict
 
 SHOWN = 3
 TRIED = 8
+LONGEST_STATUS = 300
+PROVENANCE = "provenance.json"  # convert writes it into a run that it makes
+FINISHED, RUNNING, LOST, CONVERTED = "finished", "running", "lost", "converted, not trained"
 
 
 class Run:
@@ -281,3 +293,46 @@ def with_calibration(record: Mapping[str, Any], run: Run, step: int, weights: st
         return dict(record)
     outputs = replace(outputs, temperature=found["temperature"] or 1.0, thresholds=thresholds)
     return {**record, **outputs.to_metadata()}
+
+
+# --------------------------------------------------------------------------------------------- how a run ended
+
+# summary.json tells of a run that came to its end or to the end of a budget, ending.json of one that a signal or an
+# error has ended before. A run that has neither, while no process trains it, was lost: killed, or cut off from power.
+
+
+def ending(folder: Run, summary: Mapping[str, Any] | None, rows: Sequence[Any]) -> str:
+    """How a run with this summary (None: it has none) and these rows of its log ended."""
+    if not rows and (folder.path / PROVENANCE).is_file():
+        return CONVERTED
+    if summary is not None:
+        return str(summary["status"])
+    if is_locked(folder.lock_file) or places.is_written(folder.path):
+        return RUNNING
+    with contextlib.suppress(UserError, KeyError):
+        return str(read_json(folder.ending_file)["status"])[:LONGEST_STATUS]
+    return LOST
+
+
+@contextlib.contextmanager
+def recorded_ending(folder: Run) -> Iterator[None]:
+    """A context in which a run is trained: how it ended before is forgotten, and what ends it is recorded."""
+    for file in (folder.ending_file, folder.summary_file):
+        file.unlink(missing_ok=True)
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the error itself may be that nothing can be written
+            write_json(folder.ending_file, {"status": _status_of(error)})
+        raise
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, GeneratorExit):
+        return "stopped: the loop over its steps was left"
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, CheckFailed):
+        return f"diverged: {reason.partition(';')[0]}"[:LONGEST_STATUS]
+    if isinstance(error, Interrupted):
+        return f"stopped: {reason.partition(':')[0]}"
+    return f"stopped: {reason}"[:LONGEST_STATUS]

@@ -1,10 +1,12 @@
-"""What config.json holds, checked before anything is made of it: it may be damaged, or a stranger's."""
+"""What config.json holds, and the files of a tokenizer beside it, checked: they may be damaged, or a stranger's."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..config.dotted import value_at
@@ -13,12 +15,15 @@ from ..config.network import NetworkConfig
 from ..config.outputs import are_outputs
 from ..config.run import RunConfig
 from ..errors import Field, UserError, about, fields_inside
-from ..files.atomic import RESTORE
+from ..files.atomic import RESTORE, make_folder, write_bytes
+from ..files.digests import content_digest
+from ..files.reading import check_regular, read_regular, show_path
 from ..tasks.table import task_spec
 from .check import check_settings
-from .sidecar import are_files
 from .values import check_format, from_dict, to_dict
 
+NAME = re.compile(r"(?!\.)[\w.-]+")  # of a file beside config.json: nothing that leads elsewhere
+LARGEST, MOST = 1 << 28, 100  # bytes of such a file, and how many there may be
 # Sizes beyond which a network is taken for damage, or for an attack, before a list or an array is made as long as they.
 LAYERS, PIXELS, POSITIONS, NUMBERS = 10_000, 1 << 28, 1 << 28, 1 << 40  # of a stack, an image, positions, a parameter
 
@@ -189,3 +194,36 @@ _ABSENT = _Absent()
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# ------------------------------------------------- files beside config.json, which records their digests
+
+
+def are_files(value: Any) -> bool:
+    """Whether a JSON value is {path inside a run's folder: digest}."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= MOST
+        and all(isinstance(digest, str) for digest in value.values())
+        and all("/" in path and all(map(NAME.fullmatch, path.split("/"))) for path in value)
+    )
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Write files {path inside the folder: content}; returns their digests for config.json."""
+    for path, content in files.items():
+        make_folder((folder / path).parent)
+        write_bytes(folder / path, content)
+    return {path: content_digest(content) for path, content in files.items()}
+
+
+def read_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
+    """The content of files of a run -> {path: content}."""
+    found = {}
+    for path, digest in digests.items():
+        file = folder / path
+        check_regular(file, link=False)
+        found[path] = read_regular(file, LARGEST, RESTORE)
+        if content_digest(found[path]) != digest:
+            raise UserError(show_path(file), "is not the file that the run began with", RESTORE)
+    return found

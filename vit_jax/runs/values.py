@@ -1,4 +1,4 @@
-"""Configs as JSON values of a numbered format, as flat dicts, and their differences."""
+"""Configs as JSON values of a numbered format, also in files, as flat dicts, and their differences."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from ..config.fields import Mark
 from ..config.flags import alternatives, describe_type
 from ..config.hints import SAME_WITHOUT, hint, instead_of, names_of, nearest
 from ..config.run import RunConfig
-from ..errors import Field, UserError
+from ..errors import Field, UserError, about
+from ..files import strict_json
+from ..files.reading import read_regular
 from ..tasks.table import task_spec
 
 T = TypeVar("T")
 FORMAT = 4  # 1 to 3 were of versions before the first release
 LENGTH = ("epochs", "patience")  # of the identity, which may change where a run goes on
+LARGEST = 1 << 20  # bytes of a file; a config has some 4,000
+REMEDY = "give a file that --print-config printed"
 LAST_READER = "e3c4a86"  # the last commit that reads formats 1 to 3
 
 
@@ -196,3 +200,50 @@ def other_identity(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]
     """{field: (old, new)} of the fields that make two runs different ones, wherever what they read lies."""
     elsewhere = changed_places(old, new)
     return {name: both for name, both in differences(old, new).items() if name not in elsewhere}
+
+
+# --------------------------------------------------------------------------------------------- from a file
+
+
+def read_config(path: str) -> tuple[dict[str, Any], str]:
+    """A run's config from a file."""
+    values = _object(path)
+    beside = values.get("preset")
+    if isinstance(values.get("config"), dict):  # a run's config.json, in which the config is one entry
+        values = {"format": values.get("format", FORMAT), **values["config"]}
+    with about(f"--config {path}"):
+        return strip_format(values), beside if isinstance(beside, str) else ""
+
+
+def overlaid(run: RunConfig, values: Mapping[str, Any], path: str) -> RunConfig:
+    """The run with the values of a file in place of its own."""
+    task = values.get("task", run.task)
+    with about(f"--config {path}"):
+        if task != run.task:
+            from_dict(RunConfig, {"task": task})  # raises if there is no such task
+            raise UserError(Field("task"), f"is {task}, but the preset is one of {run.task}", "leave the preset out")
+        return from_dict(RunConfig, _merge(to_dict(run), values))
+
+
+def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts in which the values of `new` take the place of those of `old`."""
+    both = {
+        name: _merge(old[name], value) if isinstance(value, dict) and isinstance(old.get(name), dict) else value
+        for name, value in new.items()
+    }
+    return {**old, **both}
+
+
+def _object(path: str) -> dict[str, Any]:
+    """The JSON object in a file."""
+    where = f"--config {path}"
+    try:
+        value = strict_json.parse(read_regular(path, LARGEST, REMEDY))
+    except UserError as error:
+        error.subject = where
+        raise
+    except ValueError as error:
+        raise UserError(where, f"is not JSON ({error})", REMEDY) from error
+    if not isinstance(value, dict):
+        raise UserError(where, "holds no JSON object", REMEDY)
+    return value

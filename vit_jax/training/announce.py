@@ -14,7 +14,7 @@ from ..files.terminal import print_wrapped, printable
 from ..machine import backend
 from ..machine.division import Division, run_bytes, step_flops
 from ..runs.values import differences
-from ..weights.teacher import describe_teacher
+from ..weights.opening import describe_teacher
 
 if TYPE_CHECKING:
     from .engine.engine import Engine

@@ -24,8 +24,8 @@ from ..machine.numerics import random_key
 from ..runs.record import own_schedule
 from ..runs.values import LENGTH, changed_places, other_identity, to_dict
 from ..tasks.table import task_spec
-from ..weights.start.reproducible import check_same
-from ..weights.start.start import start as start_from
+from ..weights.opening import check_same
+from ..weights.start import start as start_from
 from .log import Log
 from .progress import Progress
 from .session import NOTED, Session

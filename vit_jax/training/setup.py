@@ -32,10 +32,9 @@ from ..presets.variants import on_other_data
 from ..runs.check import check_complete, check_name, check_run
 from ..runs.values import changed_places, with_fields
 from ..tasks.table import task_spec
-from ..weights.start.reproducible import check_unchanged
-from ..weights.start.start import check as check_start
-from ..weights.start.start import start
-from ..weights.teacher import open_teacher
+from ..weights.opening import check_unchanged, open_teacher
+from ..weights.start import check as check_start
+from ..weights.start import start
 from .hooks import Hook, Hooks
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from .. import runs
 from ..config.dotted import replace_fields
-from ..config.hints import check_arguments
+from ..config.hints import naming_gone
 from ..config.run import RunConfig
 from ..errors import UserError
 from ..files.places import local_copy
@@ -25,7 +25,7 @@ from ..machine import backend
 from ..machine.hosts import Hosts, join_hosts
 from ..machine.numerics import fixed_settings
 from ..runs.check import check_complete, check_run
-from ..runs.ending import recorded_ending
+from ..runs.folder import recorded_ending
 from ..runs.several import VARIED, members_of
 from ..runs.values import LENGTH, flat, with_fields
 from .announce import announce
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@naming_gone
 def train(
     run: RunConfig | str | None = None,
     *,
@@ -55,7 +56,6 @@ def train(
     epochs: int = 0,
     fields: Mapping[str, Any] | None = None,
     progress: Told = "full",
-    **gone: Any,
 ) -> Summary:
     """Train a run until its end or its budget, from its last checkpoint if it has one.
 
@@ -79,7 +79,6 @@ def train(
             given at first; 0: as many as it has.
         fields: {dotted name: value} of what else changes: {"augment.flip": False}, {"data.source": "folder:moved"}.
         progress: what is printed, or shown in a notebook: full, short (the progress and the results) or none.
-        gone: arguments that there were, each refused in a sentence that says what to use.
 
     Returns:
         The content of summary.json and "folder", the run's; in the processes of other hosts what these know of it.
@@ -89,7 +88,6 @@ def train(
         CheckFailed: where the loss is NaN or infinite.
         Interrupted: after a signal, once everything is saved.
     """
-    check_arguments(gone)
     more = {"epochs": epochs} if epochs else {}
     given = {"data": data, "class_names": class_names, "hosts": hosts}
     with telling(progress):
@@ -100,6 +98,7 @@ def train(
         return exhausted(run_steps(asked, data, class_names, hosts))
 
 
+@naming_gone
 def steps(
     run: RunConfig | str | None = None,
     *,
@@ -111,7 +110,6 @@ def steps(
     resume: str | os.PathLike[str] | runs.Run = "",
     epochs: int = 0,
     fields: Mapping[str, Any] | None = None,
-    **gone: Any,
 ) -> Generator[Event, None, None]:
     """Train a run as `train` does, and tell each step and each evaluation as an Event to the loop that asks for them.
 
@@ -138,7 +136,6 @@ def steps(
     def begin(folder: runs.Run) -> None:
         _LOOPS[os.path.realpath(folder.path)] = own[0]
 
-    check_arguments(gone)
     own = list[weakref.ref[Generator[Event, None, None]]]()
     generator = events()
     own.append(weakref.ref(generator))  # it must not hold itself: a loop that is left ends at once

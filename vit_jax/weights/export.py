@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, cast, overload
 
 import numpy as np
 from flax import nnx
@@ -23,58 +23,40 @@ from ..models.state import split_model
 from ..runs import find, is_foreign, mean_of
 from ..tasks.predictor import Predictor
 from ..tasks.table import task_spec
-from .interop import EXPORTED, EXPORTS, WRITING, InMemory, check_convert, convert_first, options_in, with_given
+from .interop import InMemory, add_stated, check_convert, read_headers
 from .load import check_unchosen, load
-from .memory import network_reading
+from .opening import EXPORTED, EXPORTS, WRITING, convert_first, options_in
 
 NOT_OF_PROGRAMS = {  # {what an export to a program does not take: why}
     "to": "has no layout",
     "dtype": "computes in float32",
     "verify": "is always run and compared with ours before it gets its name",
 }
+P = ParamSpec("P")
+Network = str | os.PathLike[str] | Predictor | nnx.Module
 Dtype = Literal["", "float16", "bfloat16", "float32", "float64"]
 Takes = Literal["pixels", "images", "images-of-any-size"]
 Weights = Literal["float32", "float16", "int8"]
 
 
-@overload
-def export(
-    network: str | os.PathLike[str] | Predictor | nnx.Module,
-    path: str | os.PathLike[str],
-    to: str = "vit-jax",
-    which: str = "best",
-    ema: bool | None = None,
-    *,
-    class_names: Sequence[str] = (),
-    fields: Mapping[str, Any] | None = None,
-    dtype: Dtype = "",
-    verify: bool = False,
-    shard_size: int | str = 0,
-    takes: Takes = "pixels",
-    opset: int = 0,
-    onnxruntime_web: str | os.PathLike[str] = "",
-    weights: Weights | Sequence[Weights] = "float32",
-    calibrate: str = "",
-) -> list[Path]: ...
-@overload
-def export(
-    network: str | os.PathLike[str] | Predictor | nnx.Module,
-    path: None = None,
-    to: str = "vit-jax",
-    which: str = "best",
-    ema: bool | None = None,
-    *,
-    class_names: Sequence[str] = (),
-    fields: Mapping[str, Any] | None = None,
-    dtype: Dtype = "",
-    verify: bool = False,
-    shard_size: int | str = 0,
-    takes: Takes = "pixels",
-    opset: int = 0,
-    onnxruntime_web: str | os.PathLike[str] = "",
-    weights: Weights | Sequence[Weights] = "float32",
-    calibrate: str = "",
-) -> dict[str, np.ndarray]: ...
+class _Exports(Protocol[P]):
+    """`export`, as type checkers see it: with a path it gives the files, without one the state dict."""
+
+    @overload
+    def __call__(
+        self, network: Network, path: str | os.PathLike[str], *more: P.args, **options: P.kwargs
+    ) -> list[Path]: ...
+    @overload
+    def __call__(
+        self, network: Network, path: None = None, *more: P.args, **options: P.kwargs
+    ) -> dict[str, np.ndarray]: ...
+
+
+def _as_exports(function: Callable[Concatenate[Network, Any, P], Any]) -> _Exports[P]:
+    return cast(_Exports[P], function)
+
+
+@_as_exports
 @with_fixed_settings
 def export(
     network: str | os.PathLike[str] | Predictor | nnx.Module,
@@ -225,18 +207,28 @@ def _source(path: str, ema: bool | None) -> str:
     return str(folder)
 
 
-def _program_writer(path: str | None, layout: str, dtype: str, verify: bool) -> Callable[..., Any] | None:
-    """What writes the program that a path or a layout names; None where they name weights."""
-    from convert.write.programs import is_named, program_writer
+def _writer(path: str | None, layout: str, dtype: str, verify: bool, wanted: Any) -> Callable[..., Any] | None:
+    """What writes the program that a path or a layout names; None where they name weights.
 
-    if path is None:
-        if is_named(layout):
-            raise UserError(f"to {layout!r}", "is a folder with a program in it", "give the path of a new folder")
+    Raises UserError where something is asked of a program that only weights have, or the reverse.
+    """
+    from convert.write.program.interface import check_no_program
+    from convert.write.programs import check_program, is_named, program_writer
+
+    if path is None and is_named(layout):
+        raise UserError(f"to {layout!r}", "is a folder with a program in it", "give the path of a new folder")
+    write_as = None if path is None else program_writer(path, layout)
+    if path is None or write_as is None:
+        takes = "" if wanted.takes == type(wanted).takes else wanted.takes
+        flags = {"takes": takes, "opset": wanted.opset, "weights": wanted.smaller, "calibrate": wanted.calibrate}
+        check_no_program({**flags, "onnxruntime_web": wanted.runtime}, path or "a state dict")
         return None
-    if (write_as := program_writer(path, layout)) is not None:
-        to = "" if layout == "vit-jax" or is_named(layout) else layout
-        _check_no_weights(path, {"to": to, "dtype": dtype, "verify": verify})
-    return write_as
+    to = "" if layout == "vit-jax" or is_named(layout) else layout
+    for name, value in (("to", to), ("dtype", dtype), ("verify", verify)):
+        if value:
+            raise UserError(f"{name} {value!r}", f"{path} is a program, which {NOT_OF_PROGRAMS[name]}", "leave it out")
+    check_program(path, layout, False, wanted)
+    return write_as  # type: ignore[no-any-return]
 
 
 def export_weights(
@@ -262,10 +254,10 @@ def export_weights(
     from convert.write.program.interface import Wanted
     from convert.write.write import write
 
-    write_as, wanted = _program_writer(path, layout, dtype, verify), Wanted(**asked or {})
-    program = write_as is not None
+    wanted = Wanted(**asked or {})
     with convert_first(given if isinstance(given, str) else "", EXPORTS):
-        _check_wanted(path, layout, wanted, program)
+        write_as = _writer(path, layout, dtype, verify, wanted)
+        program = write_as is not None
         with _reading(given, stated, sets, chosen or {}, files or {}) as reading:
             to, adapt = ("vit-jax", as_used(reading)) if program else (layout, [])
             planned = plan(reading, to, adapt, dtype, folded=program)
@@ -281,26 +273,6 @@ def export_weights(
     return written.files
 
 
-def _check_no_weights(path: str | None, options: Mapping[str, Any]) -> None:
-    """Raise UserError where something is asked of a program, {option: value}, that only weights have."""
-    for what, value in options.items():
-        if value:
-            raise UserError(f"{what} {value!r}", f"{path} is a program, which {NOT_OF_PROGRAMS[what]}", "leave it out")
-
-
-def _check_wanted(path: str | None, layout: str, wanted: Any, program: bool) -> None:
-    """Raise UserError where a program is not written, or something is asked of weights that only programs have."""
-    from convert.write.program.interface import check_no_program
-    from convert.write.programs import check_program
-
-    if path is not None and program:
-        check_program(path, layout, False, wanted)
-        return
-    takes = "" if wanted.takes == type(wanted).takes else wanted.takes
-    flags = {"takes": takes, "opset": wanted.opset, "weights": wanted.smaller, "calibrate": wanted.calibrate}
-    check_no_program({**flags, "onnxruntime_web": wanted.runtime}, path or "a state dict")
-
-
 @contextlib.contextmanager
 def _reading(
     given: str | InMemory,
@@ -310,16 +282,14 @@ def _reading(
     files: Mapping[str, bytes],
 ) -> Iterator[Any]:
     """The reading of weights, with what is stated of them besides; the arguments are those of `export_weights`."""
-    from convert.recognise.reading import Options, read
     from convert.recognise.tokenizer import special_ids
 
-    reading = read(given, Options(sets=sets, **chosen)) if isinstance(given, str) else network_reading(*given, sets)
+    reading = read_headers(given, sets=sets, **chosen)
     with reading.source:
         if files:
             reading.source.beside = lambda: dict(files)
             reading.facts = replace(reading.facts, extra={**special_ids(reading.source), **reading.facts.extra})
         # Weights alone: a run's optimizer belongs to the step that training goes on from.
         reading.source.tree = {name: item for name, item in reading.source.tree.items() if name != "optimizer"}
-        any_size = bool(reading.layout.resizes(reading.config))
-        reading.facts = with_given(reading.facts, stated, reading.config, any_size)
+        add_stated(reading, stated)
         yield reading

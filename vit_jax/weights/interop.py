@@ -1,19 +1,19 @@
-"""The only use of `convert` in vit_jax: weight files of any layout as networks of this package."""
+"""The only use of `convert` in vit_jax: weights of any layout, in files or in memory, as networks of this package."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib.util
+import json
 import math
 import os
-import re
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from ..config.dotted import replace_fields
@@ -21,11 +21,14 @@ from ..config.fields import pair
 from ..config.network import NetworkConfig
 from ..config.outputs import Outputs
 from ..errors import UserError
-from ..files.places import local_copy
 from ..tasks.table import task_spec
-from .memory import network_reading, state_source
+
+if TYPE_CHECKING:
+    from convert.containers.source import Source, Tensor
+    from convert.recognise.reading import Reading
 
 OURS = Path(__file__).parents[2] / "convert" / "__init__.py"
+NETWORK = "a network in Python"
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
@@ -40,18 +43,6 @@ def check_convert() -> None:
         raise UserError(
             "convert", f"{spec.origin} hides this package of vit-jax", "rename it, or start in another folder"
         )
-
-
-def read_weights(given: str | State | InMemory, **options: Any) -> tuple[Weights, dict[str, np.ndarray]]:
-    """What weights of any layout state, and the weights."""
-    check_convert()
-    from convert.recognise.outputs import unsettled
-
-    with open_complete(given, **options) as weights:
-        if error := unsettled(weights.plan.reading.path, weights.config, weights.facts.outputs):
-            raise error
-        arrays = {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in weights.arrays()}
-    return weights, arrays
 
 
 @dataclass(frozen=True)
@@ -91,28 +82,52 @@ class Weights:
 
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
 
+    def to_use(self) -> dict[str, np.ndarray]:
+        """All parameters, of which float64 stays and others become float32. Raises UserError where their use is not
+        known.
+        """
+        from convert.recognise.outputs import unsettled
 
-@contextlib.contextmanager
-def open_complete(
-    given: str | State | InMemory,
-    beside: Mapping[str, Mapping[str, Any]] | None = None,
-    stated: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Iterator[Weights]:
-    """Weights that state their network, for images as large as they are prepared."""
+        if error := unsettled(self.path, self.config, self.facts.outputs):
+            raise error
+        return {name: x if x.dtype == np.float64 else x.astype(np.float32) for name, x in self.arrays()}
+
+
+def read_headers(
+    given: str | State | InMemory, beside: Mapping[str, Mapping[str, Any]] | None = None, **options: Any
+) -> Any:
+    """Weights in a file, folder or run of any layout, in hf://owner/name or in memory, opened and recognised."""
     check_convert()
     from convert.recognise.reading import Options, identify, read
 
     if isinstance(given, str):
-        reading = read(given, Options(**options))
-    elif isinstance(given, Mapping):
-        reading = identify(state_source(given, beside or {}), Options(**options))
-    else:
-        reading = network_reading(*given, options.get("sets", {}))
+        return read(given, Options(**options))
+    if isinstance(given, Mapping):
+        return identify(state_source(given, beside or {}), Options(**options))
+    return network_reading(*given, options.get("sets", {}))
+
+
+@contextlib.contextmanager
+def open_weights(
+    given: str | State | InMemory,
+    start: Start | None = None,
+    stated: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[Weights]:
+    """Named arrays with their config, for images as large as they are prepared.
+
+    Args:
+        given: what `read_headers` takes, as are `options`.
+        start: where a run starts from them, what of its network they need not state.
+        stated: metadata of the network's task, which counts more than what they state.
+    """
+    reading, assumed = start.read(str(given)) if start else (read_headers(given, **options), ())
     if stated:
-        reading.facts = with_given(reading.facts, stated, reading.config, bool(reading.layout.resizes(reading.config)))
+        add_stated(reading, stated)
     with reading.source:
-        yield _plan(reading, ())
+        if start:
+            check_network(type(reading.config), start.network)
+        yield _plan(reading, assumed, start is None or start.resize)
 
 
 def _plan(reading: Any, assumed: tuple[str, ...], resize: bool = True) -> Weights:
@@ -145,63 +160,55 @@ class Unstated(UserError):
         self.fields, self.published = tuple(fields), published(network)
 
 
-@contextlib.contextmanager
-def open_weights(
-    path: str,
-    network: type[NetworkConfig],
-    otherwise: Mapping[str, Any],
-    square: bool = False,
-    resize: bool = False,
-    headless: bool = False,
-) -> Iterator[Weights]:
-    """The weights in a file or folder of any layout, a run's folder, or hf://owner/name, opened."""
-    check_convert()
-    from convert.recognise.config import MissingFields
-    from convert.recognise.reading import Options, read
+@dataclass(frozen=True)
+class Start:
+    """What a run, which starts from weights, states of the network that they are to be of."""
 
-    place = _fetch(path)
-    assumed: tuple[str, ...] = ()
-    try:
-        reading = read(place, Options(headless=headless))
-    except MissingFields as error:
-        check_network(error.network, network)
-        assumed = error.fields
-        shown = [name for name in network.function_fields() if name not in network.marked("not_in_weights")]
-        seen = [name for name in shown if name in assumed and name in otherwise]
-        fields = [f"`model.{name}`" for name in seen]
-        resample = ", or resample its positions with `init_resize timm`" if "image" in seen else ""
-        unfit = f"correct {' and '.join(fields)}{resample}"
+    network: type[NetworkConfig]
+    otherwise: Mapping[str, Any]  # fields of the network that are taken where the weights do not tell them
+    headless: bool  # its head is left out or made anew
+    square: bool = False  # where they do not tell the image, it may be a square that fits their positions
+    resize: bool = False  # it is for images of the size that their preprocessing makes
+
+    def read(self, path: str) -> tuple[Any, tuple[str, ...]]:
+        """(the weights as `read_headers` gives them, the fields that only `otherwise` states). Raises UserError."""
+        check_convert()
+        from convert.recognise.config import MissingFields
+
         try:
-            reading = read(place, Options(otherwise={**otherwise}, unfit=unfit, headless=headless))
+            return read_headers(path := _fetch(path), headless=self.headless), ()
+        except MissingFields as error:
+            check_network(error.network, self.network)
+            assumed = error.fields
+        unfit = self._correcting(assumed)
+        try:
+            return read_headers(path, otherwise={**self.otherwise}, unfit=unfit, headless=self.headless), assumed
         except MissingFields as still:
-            tried = _square(place, otherwise, still, headless) if square and still.fields == ("image",) else []
+            tried = self._squares(path, still) if self.square and still.fields == ("image",) else []
             if len(tried) != 1:
-                fields = [name for name in network.function_fields() if name in still.fields]
-                raise Unstated(fields, network) from still
-            reading = read(place, Options(otherwise={**otherwise, "image": tried[0]}, headless=headless))
-    with reading.source:
-        check_network(type(reading.config), network)
-        yield _plan(reading, assumed, resize)
+                fields = [name for name in self.network.function_fields() if name in still.fields]
+                raise Unstated(fields, self.network) from still
+            return read_headers(path, otherwise={**self.otherwise, "image": tried[0]}, headless=self.headless), assumed
 
+    def _correcting(self, assumed: Collection[str]) -> str:
+        """What helps where the tensors are not those of these fields."""
+        hidden = self.network.marked("not_in_weights")
+        shown = [name for name in self.network.function_fields() if name not in hidden]
+        seen = [name for name in shown if name in assumed and name in self.otherwise]
+        resample = ", or resample its positions with `init_resize timm`" if "image" in seen else ""
+        return f"correct {' and '.join(f'`model.{name}`' for name in seen)}{resample}"
 
-def _square(path: str, otherwise: Mapping[str, Any], error: Any, headless: bool) -> list[tuple[int, int]]:
-    """The images, as many patches high as wide, of which the tensors of a file can hold the positions."""
-    from convert.recognise.reading import Options, read
-
-    (h, w), found = pair(error.known["patch"]), []
-    lengths = {length for shape in error.names.values() for length in shape}
-    sides = {math.isqrt(length - prefix) for length in lengths for prefix in range(min(PREFIX, length))}
-    for side in sorted(sides - {0}):
-        with contextlib.suppress(UserError):
-            image = (side * h, side * w)
-            read(path, Options(otherwise={**otherwise, "image": image}, headless=headless)).source.close()
-            found.append(image)
-    return found
-
-
-def network_in(path: str) -> type[NetworkConfig]:
-    """The class of the config of the network whose weights a file or folder holds."""
-    return type(config_in(path))
+    def _squares(self, path: str, error: Any) -> list[tuple[int, int]]:
+        """The images, as many patches high as wide, of which the tensors of a file can hold the positions."""
+        (h, w), found = pair(error.known["patch"]), []
+        lengths = {length for shape in error.names.values() for length in shape}
+        sides = {math.isqrt(length - prefix) for length in lengths for prefix in range(min(PREFIX, length))}
+        for side in sorted(sides - {0}):
+            with contextlib.suppress(UserError):
+                otherwise = {**self.otherwise, "image": (side * h, side * w)}
+                read_headers(path, otherwise=otherwise, headless=self.headless).source.close()
+                found.append((side * h, side * w))
+        return found
 
 
 def config_in(path: str) -> NetworkConfig:
@@ -210,12 +217,11 @@ def config_in(path: str) -> NetworkConfig:
     """
     check_convert()
     from convert.recognise.config import MissingFields
-    from convert.recognise.reading import Options, read
 
     try:
-        reading = read(_fetch(path), Options(headless=True))
+        reading = read_headers(_fetch(path), headless=True)
         with reading.source:
-            return reading.config
+            return reading.config  # type: ignore[no-any-return]
     except MissingFields as error:
         return replace_fields(error.network(), error.known)
 
@@ -245,24 +251,18 @@ def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any
 
 @functools.cache
 def _fetch(path: str) -> str:
-    """The path; of hf://owner/name, the local copy: the hub is asked once in a process."""
+    """A path unchanged; of hf://owner/name that of its copy here: the hub is asked once in a process."""
     from convert.containers.hub import fetch
 
-    return fetch(path) if path.startswith("hf://") else local_copy(path)
-
-
-def can_hold(layout: str, config: NetworkConfig) -> bool:
-    """Whether there are files of a layout that hold a network."""
-    from convert.plan.plan import target_layout
-
-    return not target_layout(layout, config).cannot(config)
+    return fetch(path) if path.startswith("hf://") else path
 
 
 def cannot_hold(layout: str, config: NetworkConfig) -> str:
-    """Why there are none, and what to do about it, in words of convert."""
+    """Why no file of a layout holds a network, and what to do about it, in words of convert; empty where one can."""
     from convert.plan.plan import refusal, target_layout
 
-    return refusal(target_layout(layout, config), config)
+    target = target_layout(layout, config)
+    return refusal(target, config) if target.cannot(config) else ""
 
 
 @dataclass(frozen=True)
@@ -294,10 +294,11 @@ def plan_change(weights: Weights, texts: Sequence[str]) -> Change:
     return Change(made[-1].config if made else weights.config, facts, says, made)
 
 
-def with_given(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any_size: bool) -> Any:
-    """The facts of weights, with the metadata of the network's task over them."""
+def add_stated(reading: Any, stated: Mapping[str, Any]) -> None:
+    """Let metadata of the network's task count more than what the weights themselves state."""
     from convert.recognise.preprocessing import fitting
 
+    facts, config = reading.facts, reading.config
     names = stated.get("class_names") or None
     if names and len(names) != (classes := getattr(config, "classes", 0)):
         raise UserError(
@@ -305,47 +306,89 @@ def with_given(facts: Any, stated: Mapping[str, Any], config: NetworkConfig, any
         )
     outputs = Outputs.of(stated) if "outputs" in stated else facts.outputs
     extra = {name: x for name, x in stated.items() if name not in ("preprocess", "class_names", "outputs")}
-    return fitting(
-        replace(
-            facts,
-            preprocess=stated.get("preprocess") or facts.preprocess,
-            outputs=replace(outputs, names=tuple(names)) if names else outputs,
-            extra={**extra, **facts.extra},
-        ),
-        config,
-        any_size,
+    facts = replace(
+        facts,
+        preprocess=stated.get("preprocess") or facts.preprocess,
+        outputs=replace(outputs, names=tuple(names)) if names else outputs,
+        extra={**extra, **facts.extra},
     )
+    reading.facts = fitting(facts, config, bool(reading.layout.resizes(config)))
 
 
-# Options of convert that choose what is read of a source, and those that change what is written.
-READING = {"accept", "layout", "key", "model", "fields", "step"}
-WRITING = {"adapt", "dtype", "weights_only"}
-LOADS = {"layout", "model", "key", "fields"}  # arguments of `load`, and of `export`:
-EXPORTS = {"to", "fields", "dtype", "shard_size", "takes", "opset", "onnxruntime_web", "weights", "calibrate"}
-EXPORTED = " of `python -m convert X.safetensors`, where X.safetensors is what vit_jax.export(network, X) writes"
+# -------------------------------------------------------------------------------- weights in memory, as files
 
 
-def options_in(text: str) -> set[str]:
-    """The names of the fields and options that a message names for its user to give."""
-    return {*re.findall(r"`([a-z][a-z0-9_.]*)[ `]", text)}
+def state_source(state: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]]) -> Source:
+    """A state dict as an opened file."""
+    from convert.containers.source import STATE_DICT, Source, leaves
 
-
-@contextlib.contextmanager
-def convert_first(path: str, own: Collection[str] = ()) -> Iterator[None]:
-    """A context in which an error that only convert can help about has as remedy to convert the weights first.
-
-    `own`: the options of convert that the caller's user has, too.
-    """
+    tree = _tree(state)
+    tensors = leaves(tree)
+    if not tensors:
+        raise UserError(STATE_DICT, "holds no arrays", "give {name: array or tensor}, such as model.state_dict()")
+    size = sum(each.nbytes for each in tensors.values())
     try:
-        yield
-    except UserError as error:
-        lacking = options_in(f"{error.what}; {error.remedy}") - {*own}
-        if "allow_nonfinite" in lacking:  # converted, they would still not be weights to use
-            error.remedy = "take other weights"
-        elif path and "file" in lacking:
-            error.remedy = f"give {path}/NAME with one of these names"
-        elif path and lacking & (READING | {"adapt"}):
-            error.add(f" to `python -m convert {shlex.quote(path)} X.safetensors`, then give X.safetensors here")
-        elif lacking & WRITING:
-            error.add(EXPORTED)
-        raise
+        files = json.loads(json.dumps(beside))  # as in a file: names are texts
+    except (TypeError, ValueError) as error:
+        raise UserError("beside", f"is no JSON ({error})", "give {'config.json': model.config.to_dict()}") from error
+    return Source(STATE_DICT, "torch", tree, size=size, side=files)
+
+
+def _tree(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict with a Tensor for each array in it."""
+    found: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            found[name] = _tree(value)
+        else:
+            found[name] = _tensor(name, value) if hasattr(value, "__array__") else value
+    return found
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    from convert.containers.source import Tensor
+
+    array = as_numpy(name, value)
+    return Tensor(name, array.dtype, array.shape, functools.partial(np.array, array, order="C"))
+
+
+def as_numpy(name: str, value: Any) -> np.ndarray:
+    """An array of any library as one of numpy with the same values."""
+    try:
+        if hasattr(value, "detach"):  # of PyTorch, whose bfloat16 numpy does not know
+            value = value.detach().cpu()
+            if str(value.dtype) == "torch.bfloat16":
+                return np.asarray(value.float()).astype(ml_dtypes.bfloat16)
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            "the state dict", f"{name} cannot be read ({reason})", "give it as an array of numpy"
+        ) from error
+
+
+def network_reading(config: NetworkConfig, arrays: Mapping[str, Any], sets: Mapping[str, Any]) -> Reading:
+    """A network of this package as an opened and recognised file."""
+    from convert.containers.source import Source, Tensor
+    from convert.layout import Facts
+    from convert.plan.plan import target_layout
+    from convert.recognise import outputs
+    from convert.recognise.layouts import extras
+    from convert.recognise.preprocessing import SETTABLE
+    from convert.recognise.reading import Reading
+
+    layout = target_layout("vit-jax", config)
+    known = {*SETTABLE, outputs.TARGET, *extras(layout.network)}
+    if unknown := [name for name in sets if name not in known]:
+        raise UserError(
+            "fields", f"{unknown[0]!r} is not a field of this network", f"there are {', '.join(sorted(known))}"
+        )
+    tensors = {
+        name: Tensor(name, np.dtype(x.dtype), tuple(x.shape), functools.partial(np.array, x, order="C"))
+        for name, x in arrays.items()
+    }
+    extra = {name: value for name, value in sets.items() if name not in (*SETTABLE, outputs.TARGET)}
+    statistics = {name: value for name, value in sets.items() if name in SETTABLE}
+    source = Source(NETWORK, "safetensors", {**tensors}, side={})
+    reading = Reading(source, layout, config, tensors, layout.rows(config), Facts(extra=extra), [], {}, statistics)
+    return replace(reading, target=outputs.target(sets))

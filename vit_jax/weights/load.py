@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,8 @@ from ..text.record import make_tokenizers, with_spoken
 from ..text.spoken import task_settings
 from .checkpoint import Checkpoints
 from .incomplete import BareNetwork, TextEncoder, unusable
-from .interop import LOADS, InMemory, State, convert_first, read_weights, task_metadata
+from .interop import InMemory, State, open_weights, task_metadata
+from .opening import LOADS, convert_first
 
 NO_ID = -1  # of a token that no file states
 
@@ -103,12 +104,13 @@ def load(
         UserError: where there are no such weights, or they are not known well enough to be used.
     """
     path = of_summary(path)
-    _check_types(path, fields)
+    if not isinstance(cast(Any, fields or {}), Mapping):  # callers need not be typed
+        raise UserError("fields", f"is a {type(fields).__name__}", "give a dict, {'mean': [0.5], 'std': [0.5]}")
     spoken = Spoken(source_language, target_language, prefix, task)
     options = {"layout": layout, "model": model, "key": key}
     stated = {"class_names": list(class_names)} if class_names else {}
     given = {name: value for name, value in {**options, "fields": fields, "class_names": class_names}.items() if value}
-    if isinstance(path, (Mapping, nnx.Module)):
+    if not isinstance(path, (str, os.PathLike)):
         check_unchosen("weights in memory", which, ema)
         return _in_memory(path, spoken, stated=stated, beside=beside, sets=fields or {}, **options)
     path = os.fspath(path)
@@ -126,25 +128,14 @@ def load(
     return network
 
 
-def _check_types(path: Any, fields: Any) -> None:
-    """Raise UserError where an argument of `load` is of another type than it may be: its callers are not typed."""
-    if not isinstance(path, (str, os.PathLike, Mapping, nnx.Module)):
-        raise UserError(
-            "path",
-            f"{type(path).__name__} is none",
-            "give the path of a run or of weights, a model of vit_jax, or the state dict of another",
-        )
-    if fields is not None and not isinstance(fields, Mapping):
-        raise UserError("fields", f"is a {type(fields).__name__}", "give a dict, {'mean': [0.5], 'std': [0.5]}")
-
-
 def _in_memory(weights: State | nnx.Module, spoken: Spoken, **options: Any) -> Predictor:
     """The network of a state dict, or a model of this package with what is stated of it."""
     if isinstance(weights, Mapping):
         with convert_first("", LOADS):
             return _foreign(weights, spoken, **options)
     if type(getattr(weights, "config", None)) not in NETWORKS.values():
-        raise UserError("path", f"{type(weights).__name__} is no model of vit_jax", "give one, or its state dict")
+        kinds = "give the path of a run or of weights, a model of vit_jax, or the state dict of another"
+        raise UserError("path", f"{type(weights).__name__} is none", kinds)
     arrays = flatten(split_model(weights)[1])
     with convert_first("", LOADS):
         network = _foreign((weights.config, arrays), spoken, **options)  # type: ignore[attr-defined]
@@ -158,7 +149,7 @@ def _of_run(path: str, which: str, ema: bool | None, spoken: Spoken) -> Predicto
     if spoken and not saved.get("files"):
         _stated_of_texts(run, spoken, path)
     _check_prefix(run, spoken, path)
-    step, kind, tree = _chosen(folder, run.model, which, ema)
+    step, tree, kind = weights(folder, run.model, which, ema)
     metadata = with_calibration(with_spoken(saved, spoken), folder, step, kind)
     network = predictor_of(run, tree, metadata, step, folder.path)
     if not getattr(run.data, "task", ""):
@@ -210,21 +201,15 @@ def _network(run: RunConfig, tree: dict[str, Any]) -> Any:
 
 
 def predictor_of(
-    run: RunConfig, tree: dict[str, Any], metadata: Mapping[str, Any], step: int = 0, folder: Path | None = None
-) -> Predictor:
-    """A network of parameters `tree` with all that its use takes."""
-    return _used_by(task_of(run, metadata), run, tree, metadata, step, folder)
-
-
-def _used_by(
-    task: Task,
     run: RunConfig,
     tree: dict[str, Any],
     metadata: Mapping[str, Any],
-    step: int,
+    step: int = 0,
     folder: Path | None = None,
+    task: Task | None = None,
 ) -> Predictor:
-    """The Predictor of a task with a network of parameters `tree`; `metadata` may have other entries besides."""
+    """A network of parameters `tree` with all that its use takes; `metadata` may have other entries besides."""
+    task = task or task_of(run, metadata)
     names = (*(name for name, entry in task_spec(run.task).metadata.items() if not entry.of_training), "files")
     kept = {name: metadata[name] for name in names if name in metadata}
     return task.predictor(_network(run, tree), task, Trained(run, kept, step, folder))
@@ -232,9 +217,9 @@ def _used_by(
 
 def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) -> Predictor:
     """The network of weights of any layout, in a file or in memory, of which texts are in these languages."""
-    given, arrays = read_weights(weights, **options)
-    path = given.path
-    config, facts = given.config, given.facts
+    with open_weights(weights, **options) as given:
+        arrays = given.to_use()
+    path, config, facts = given.path, given.config, given.facts
     double = any(x.dtype == np.float64 for x in arrays.values())
     run, tree = replace(untrained_run(config), compute_dtype="float64" if double else "float32"), unflatten(arrays)
     metadata = task_metadata(facts, run.task, run.model)
@@ -263,7 +248,7 @@ def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) ->
     _print_notes(path, (*filter(None, [given.resized]), *facts.notes))
     end = facts.extra.get("eos_token_id", NO_ID)
     task = _searching_as_stated(task_of(run, metadata), run, metadata, facts.extra.get("generation") or {}, end)
-    return _used_by(task, run, tree, metadata, 0)
+    return predictor_of(run, tree, metadata, task=task)
 
 
 def _searching_as_stated(
@@ -347,18 +332,12 @@ def _sizes(vocabulary: Any) -> str:
 
 def weights(
     folder: Run, model: NetworkConfig, which: str = "best", ema: bool | None = None
-) -> tuple[int, dict[str, Any]]:
-    """The weights of a run -> (step, parameters as a nested dict of numpy arrays).
+) -> tuple[int, dict[str, Any], str]:
+    """The weights of a run -> (step, parameters as a nested dict of numpy arrays, what they are: raw, ema or mean).
 
     Damaged checkpoints that were skipped, and what differs in config.json from what the checkpoints have recorded, are
     reported on stderr.
     """
-    step, _, tree = _chosen(folder, model, which, ema)
-    return step, tree
-
-
-def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> tuple[int, str, dict[str, Any]]:
-    """`weights`, with raw or ema, which they are, in between; mean of several."""
     count = mean_of(which)
     if count and ema:
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves", remedy="leave ema out")
@@ -368,7 +347,7 @@ def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> 
     checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()
     if count:
         newest, mean = _mean(checkpoints, expected, count)
-        return newest, "mean", mean
+        return newest, mean, "mean"
     saved, skipped = checkpoints.restore(expected)
     if saved is None:
         raise UserError(folder, "nothing has been saved here yet", "let it train until its first checkpoint")
@@ -387,8 +366,8 @@ def _chosen(folder: Run, model: NetworkConfig, which: str, ema: bool | None) -> 
         raise UserError(folder, "keeps no averaged weights", "train with `ema 0.999` to have them")
     chosen = best["weights"] if best else "ema"
     if averaged is not None and (ema if ema is not None else chosen == "ema"):
-        return saved.step, "ema", averaged
-    return saved.step, "raw", saved.state.parameters
+        return saved.step, averaged, "ema"
+    return saved.step, saved.state.parameters, "raw"
 
 
 def _mean(checkpoints: Checkpoints, expected: dict[str, Any], count: int) -> tuple[int, dict[str, Any]]:

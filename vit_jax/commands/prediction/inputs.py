@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import runs
-from ...config.network import NetworkConfig
+from ...config.run import RunConfig
 from ...errors import UserError, about
 from ...files.lines import Line, arriving_lines
 from ...machine import backend
 from ...plugins import READERS
 from ...text.classes import UNSTATED, Spoken
 from ..share import Share
-from .sources import Note, Source, sources_of
+from .sources import Source, sources_of
 
 STDIN = "-"
 _ONE_A_LINE = {
@@ -51,10 +51,10 @@ def count_asked(inputs: Sequence[Any]) -> int:
 class Inputs:
     """The inputs of a command, in order. Those on stdin are read as they come; all others are checked beforehand."""
 
-    def __init__(self, kind: str, given: Sequence[str], column: str, note: Note):
+    def __init__(self, kind: str, given: Sequence[str], column: str):
         self.kind, self._parts = kind, list[Source | None]()  # None: stdin
         for several in _apart(given):
-            self._parts += [None] if several is None else sources_of(kind, several, column, note)
+            self._parts += [None] if several is None else sources_of(kind, several, column)
         self.rows = range(sum(map(len, self.sources)))  # those to be answered, of all but stdin
         self.before = 0  # inputs before these, of which none is blank
 
@@ -137,24 +137,23 @@ if TYPE_CHECKING:
     from ...tasks.predictor import Predictor
 
 
-def takes(path: str) -> str:
-    """The kind of the inputs of a network."""
+def takes(path: str) -> tuple[str, str]:
+    """(the kind of the inputs of a network, the column of its run's own table that names the images, if there is one).
+
+    The kind is empty where it is not known, of weights that `open_network` refuses with more to say.
+    """
     if not runs.is_foreign(path):
-        return kind_of(runs.find(path, weights=True).config().model)
+        return taken_by(runs.find(path, weights=True).config())
     from ...weights.interop import config_in
 
-    with contextlib.suppress(UserError):  # `open_network` raises another, which says more
-        return kind_of(config_in(path))
-    return ""
+    with contextlib.suppress(UserError):
+        return config_in(path).inputs()[0].kind, ""
+    return "", ""
 
 
-def kind_of(model: NetworkConfig) -> str:
-    return model.inputs()[0].kind
-
-
-def image_column(path: str) -> str:
-    """The column of a run's own table that names the images; empty of other weights, and of data that is no table."""
-    return "" if runs.is_foreign(path) else getattr(runs.find(path).config().data, "file_column", "")
+def taken_by(run: RunConfig) -> tuple[str, str]:
+    """`takes` of the network of a run."""
+    return run.model.inputs()[0].kind, getattr(run.data, "file_column", "")
 
 
 def open_network(

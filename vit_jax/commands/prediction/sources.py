@@ -6,10 +6,11 @@ import functools
 import itertools
 import os
 import posixpath
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,9 +27,9 @@ from ...files.digests import bytes_digest
 from ...files.lines import Line, read_lines
 from ...files.places import Store, is_remote, store_of
 from ...files.reading import open_regular
+from ...files.terminal import print_note
 from ...plugins import READERS
 
-Note = Callable[[str], None]  # is told a remark
 FILES = (".txt", ".tsv", ".csv", ".gz")  # what ends so is meant as a file's name, not as a sentence
 PLACES = ("./", "../", "~/", "/")  # what begins so, likewise
 LISTS = (".txt", ".list")  # end the names of files that list images
@@ -48,7 +49,7 @@ class Source(Protocol):
         """Something of each by which it is known again: its name and its size, or its content."""
 
 
-def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list[Source]:
+def sources_of(kind: str, given: Iterable[Any], column: str) -> list[Source]:
     """The sources that arguments name."""
     if kind == "ids":
         return [Listed(sentences(given))]
@@ -59,7 +60,7 @@ def sources_of(kind: str, given: Iterable[Any], column: str, note: Note) -> list
     found: list[Source] = []
     for local, several in itertools.groupby(given, _is_local):
         if local:
-            found.append(Paths(image_paths(several, column, note)))
+            found.append(Paths(image_paths(several, column)))
         else:
             found += [_elsewhere(text) for text in several]
     return found
@@ -101,7 +102,7 @@ class Listed:
             yield item if isinstance(item, str) else f"{item.name} {item.values.tobytes().hex()}"
 
 
-class Paths(Sequence[Path]):
+class Paths:
     """Image files, whose paths are held as bytes: a million of them take tens of megabytes."""
 
     def __init__(self, paths: Iterable[str]):
@@ -112,20 +113,13 @@ class Paths(Sequence[Path]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, i: int) -> Path: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[Path]: ...
-    def __getitem__(self, i: int | slice) -> Path | list[Path]:
-        if isinstance(i, slice):
-            return [self[each] for each in range(*i.indices(len(self)))]
-        return Path(os.fsdecode(self._text[self._ends[i] : self._ends[i + 1]]))
-
     def read(self, start: int, stop: int) -> list[Any]:
-        return self[start:stop]
+        ends = itertools.pairwise(self._ends[start : stop + 1])
+        return [Path(os.fsdecode(self._text[first:last])) for first, last in ends]
 
     def marks(self) -> Iterator[str]:
-        for path in self:
+        for i in range(len(self)):
+            (path,) = self.read(i, i + 1)
             yield f"{path} {path.stat().st_size if path.exists() else -1}"
 
 
@@ -194,7 +188,7 @@ def digest_of(sources: Iterable[Source]) -> str:
     return digest.hexdigest()
 
 
-def image_paths(paths: Iterable[Any], column: str, note: Note) -> list[str]:
+def image_paths(paths: Iterable[Any], column: str) -> list[str]:
     """Paths of image files."""
     found: list[str] = []
     unused = Unused()
@@ -216,7 +210,7 @@ def image_paths(paths: Iterable[Any], column: str, note: Note) -> list[str]:
         else:
             raise UserError(text, "there is no such image or folder", "check the path")
     for remark in unused.remarks():
-        note(remark)
+        print_note(remark, sys.stderr)
     return found
 
 

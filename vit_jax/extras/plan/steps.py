@@ -18,7 +18,7 @@ from ...machine.targets import HERE, Target, published
 from ...tasks.spec import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.setup import parameter_dtype
-from ...weights.teacher import open_teacher
+from ...weights.opening import open_teacher
 from .program import Program, read_program
 
 What = Literal["train", "evaluate", "decode"]

@@ -20,7 +20,7 @@ from ...presets.images import finetuned
 from ...presets.table import FINETUNE, preset
 from ...reports.compare import columns, text_of
 from ...reports.comparison import Comparison, Line, Member, is_number
-from ...runs.ending import CONVERTED, PROVENANCE
+from ...runs.folder import CONVERTED, PROVENANCE
 from ...runs.values import differences, flat, marked_fields, with_fields
 from ...tasks.table import task_spec
 

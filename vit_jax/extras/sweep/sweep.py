@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import runs
-from ...config.hints import check_arguments
+from ...config.hints import naming_gone
 from ...config.run import RunConfig
 from ...errors import CheckFailed, Field, Interrupted, UserError, about, as_user_error, require
 from ...files.output import print_table
@@ -34,7 +34,7 @@ from ...tasks.table import task_spec
 from ...training.session import Event, Summary
 from ...training.setup import checked_arguments, open_data, plan, preflight, with_data
 from ...training.train import steps
-from ...weights.start.start import check as check_start
+from ...weights.start import check as check_start
 from ..report.tables import command_of
 from .study import (
     ENDED,
@@ -85,6 +85,7 @@ class Sweep:
         ]
 
 
+@naming_gone
 def sweep(
     run: RunConfig | str,
     values: Mapping[str, Any] | None = None,
@@ -97,7 +98,6 @@ def sweep(
     data: Any = None,
     class_names: Sequence[str] = (),
     preset: str = "run",
-    **gone: Any,
 ) -> dict[str, Any]:
     """Train a run with several values of some of its fields, and compare them by validation.
 
@@ -123,7 +123,6 @@ def sweep(
         UserError: for what the user can mend, before anything is trained, and where no combination could be trained.
         Interrupted: after a signal, once everything is saved.
     """
-    check_arguments(gone)
     values, fields = (fields, None) if values is None else (values, fields)
     preset = run if isinstance(run, str) and preset == "run" else preset
     run, given = checked_arguments(run, data, class_names)

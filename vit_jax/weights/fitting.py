@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ...config.dotted import leaves, replace_fields, value_at
-from ...config.fields import Size, pair
-from ...config.network import NetworkConfig
-from ...config.run import RunConfig
-from ...errors import Field, UserError, fields_inside
-from ...tasks.table import task_spec
-from ..interop import Change, Weights, can_hold, cannot_hold, plan_change, task_metadata
-from .opening import RULES, Unfit, differences, errors_about, stated_by, text
+from ..config.dotted import leaves, replace_fields, value_at
+from ..config.fields import Size, pair
+from ..config.groups import all_but
+from ..config.network import NetworkConfig
+from ..config.run import RunConfig
+from ..errors import Field, UserError, fields_inside
+from ..runs.values import flat
+from ..tasks.table import task_spec
+from .interop import Change, Weights, cannot_hold, plan_change, task_metadata
+from .opening import RULES, Unfit, differences, errors_about, known_fields, stated_by, text
+
+LAYER_DECAY, RATE, EXAMPLES = 0.75, 1e-3, 256  # of full: the rate is for so many examples a batch
+HEAD_RATE = 1e-2  # of head, whatever the batch: see benchmarks/finetune.py
 
 
 class OtherNetwork(Unfit):
-    """A run's network is not that of its weights.
+    """A run's network is not that of its weights."""
 
-    `fields` are those that differ and that neither a rule nor the data can make equal; empty where there are none.
-    """
-
-    def __init__(
-        self,
-        subject: str,
-        what: str,
-        remedy: str,
-        given: NetworkConfig,
-        wanted: NetworkConfig,
-        fields: Sequence[str],
-    ):
-        super().__init__(subject, what, remedy)
-        self.given, self.wanted, self.fields = given, wanted, tuple(fields)
-
-
-def known_fields(model: NetworkConfig) -> dict[str, Any]:
-    """The fields of a network that decide its function, without sizes that its data has yet to determine."""
-    known = {name: value_at(model, name) for name in model.function_fields()}
-    return {name: value for name, value in known.items() if value or name not in model.marked("from_data")}
+    given: NetworkConfig
+    wanted: NetworkConfig
+    fields: list[str]  # those that differ and that neither a rule nor the data can make equal
 
 
 def decide_fields(task: str, change: Change, stated: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -113,7 +101,9 @@ def check_fit(run: RunConfig, given: NetworkConfig, change: Change) -> None:
     if any(name not in of_head for name in of_data):
         hints.append("start from weights that were trained with the same words")
     what = differences(different, there, wanted)
-    raise OtherNetwork(f"init {run.init}", what, " and ".join(hints), there, wanted, own)
+    error = OtherNetwork(f"init {run.init}", what, " and ".join(hints))
+    error.given, error.wanted, error.fields = there, wanted, own
+    raise error
 
 
 def _of_any_head(there: NetworkConfig, values: Mapping[str, Any]) -> set[str]:
@@ -144,13 +134,15 @@ def about_head(run: RunConfig, given: NetworkConfig) -> list[str]:
 
 def going_back(run: RunConfig, layout: str, given: NetworkConfig) -> list[str]:
     """A clause where the layout of a run's weights cannot hold the network as it is trained, and what helps."""
-    if can_hold(layout, run.model):
+    if not (why := cannot_hold(layout, run.model)):
         return []
+    whose = f"{layout}, the layout of its weights"
     helping = (
-        stated_by(*way) for way in _other_heads(run, given) if can_hold(layout, replace_fields(run.model, dict([way])))
+        stated_by(*way)
+        for way in _other_heads(run, given)
+        if not cannot_hold(layout, replace_fields(run.model, dict([way])))
     )
-    why, better, whose = cannot_hold(layout, run.model), next(helping, ""), f"{layout}, the layout of its weights"
-    if better:
+    if better := next(helping, ""):
         return [f"with {better} it could go back to {whose}; as it is it cannot: {why}"]
     return [f"it cannot go back to {whose}: {why}"]
 
@@ -194,3 +186,41 @@ def check_metadata(run: RunConfig, given: Mapping[str, Any], wanted: Mapping[str
                 else "start from weights that were trained with the same ones"
             )
             raise UserError(f"init {run.init}", clause, remedy)
+
+
+# ----------------------------------------------------------------------------------------------- modes of fine-tuning
+
+
+def apply_tuning(run: RunConfig, mode: str, stated: Collection[str] = ()) -> RunConfig:
+    """A run with the fields that a mode of fine-tuning sets.
+
+    full: all weights train, at rates that fall towards the input: layer decay 0.75 and the rate 1e-3 for each 256
+    examples of a batch, as in He et al. 2022 (arXiv 2111.06377), table 9. head: all but the head is frozen, and nothing
+    decays (a linear probe); the rate 1e-2 is ours. attention: attention, positions and the head train, as in Touvron et
+    al. 2022 (arXiv 2203.09795); the rate stays that of the run.
+    """
+    if not run.init:
+        raise UserError(Field("tune"), f"is {mode} but init is empty", "name the weights to start from")
+    modes = run.model.tuning_modes
+    if mode not in modes:
+        known = f"choose one of {', '.join(modes)}" if modes else "give `optim.freeze` and `optim.lr`"
+        raise UserError(Field("tune"), f"is {mode}, but a {run.model.name} has no such mode", known)
+    fields: dict[str, Any] = {"optim.freeze": all_but(modes[mode], run.model.with_data().parameters())}
+    if run.lora.rank and fields["optim.freeze"] and "optim.freeze" not in stated:
+        raise UserError(
+            Field("tune"),
+            f"is {mode} and lora.rank is {run.lora.rank}, but each decides what trains",
+            "leave one of them out",
+        )
+    if mode == "full":
+        fields |= {"optim.layer_decay": LAYER_DECAY, "optim.lr": RATE * run.batch / EXAMPLES}
+    if mode == "head":
+        fields |= {"optim.lr": HEAD_RATE, "optim.weight_decay": 0.0}
+    return replace_fields(run, {name: value for name, value in fields.items() if name not in stated})
+
+
+def describe_tuning(run: RunConfig, mode: str) -> str:
+    """A line for the user: the fields of a run that a mode sets, as they are."""
+    names = ("optim.freeze", "optim.layer_decay", "optim.lr", "optim.weight_decay")
+    values = {name: flat(run)[name][0] for name in names}
+    return f"tune     {mode}: " + ", ".join(f"{name} {text(value)}" for name, value in values.items())

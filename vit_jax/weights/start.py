@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from ...config.dotted import replace_fields
-from ...config.run import RunConfig
-from ...data.images.config import OPTIONAL
-from ...errors import UserError
-from ...files.terminal import fill, printable
-from ...presets import table as presets
-from ...presets.images import ImageName, ImagePreset, finetuned
-from ...presets.text import CaptionName, CaptionPreset, TextName, TextPreset
-from ...presets.variants import Preset
-from ...runs.check import check_encoder
-from ...runs.values import flat, with_fields
-from ...tasks.table import task_spec
-from ...text.spoken import kept_tasks, prefix_of
-from ..interop import network_in, task_metadata
-from . import encoder
-from .fitting import about_head, change_for, check_fit, check_metadata, decide_fields, going_back, known_fields
-from .opening import RULES, digest, errors_about, opened_for, place_of, text
-from .tuning import apply_tuning
+from ..config.dotted import replace_fields, value_at
+from ..config.network import NetworkConfig
+from ..config.run import RunConfig
+from ..data.images.config import OPTIONAL
+from ..errors import UserError
+from ..files.terminal import fill, printable
+from ..presets import table as presets
+from ..presets.images import ImageName, ImagePreset, finetuned
+from ..presets.text import CaptionName, CaptionPreset, TextName, TextPreset
+from ..presets.variants import Preset
+from ..runs.check import check_encoder
+from ..runs.values import flat, with_fields
+from ..tasks.table import task_spec
+from ..text.spoken import kept_tasks, prefix_of
+from .fitting import (
+    about_head,
+    apply_tuning,
+    change_for,
+    check_fit,
+    check_metadata,
+    decide_fields,
+    going_back,
+)
+from .interop import Start, Weights, config_in, open_weights, task_metadata
+from .opening import (
+    RULES,
+    Unfit,
+    differences,
+    digest,
+    errors_about,
+    known_fields,
+    opened_for,
+    place_of,
+    stated_by,
+    text,
+)
 
+ENCODER = "init_encoder"
 DIGITS = 12  # of a digest, as printed
 UNBROKEN = "\u00a0"  # in place of a space at which no line is broken
 
@@ -79,15 +99,25 @@ def preset(name: str, init: str = "", fields: Mapping[str, Any] | None = None, *
 
 
 def filled_encoder(run: RunConfig, stated: Mapping[str, Any]) -> RunConfig:
-    """The run with the fields that the weights `run.init_encoder` decide."""
+    """The run with the fields of its encoder, and how images are prepared for it, by the weights `run.init_encoder`."""
     check_encoder(run)
-    return encoder.fill_encoder(run, stated)
+    asked = replace_fields(run, stated)
+    if asked.model.encoder is None:
+        return asked  # which `check` refuses
+    part = run.model.encoder_field
+    inside = {name: value for name, value in stated.items() if name.startswith(f"model.{part}.")}
+    with _opened_encoder(asked, inside) as (weights, encoder):
+        given = {f"model.{part}.{name}": value_at(encoder, name) for name in encoder.function_fields()}
+        prepared = task_spec(run.task).prepared_as(task_metadata(weights.facts, run.task, weights.config), stated)
+        out = replace_fields(run, {**given, **prepared, **stated})
+        _check_encoder_fit(out, encoder)
+    return out
 
 
 def base(init: str, folder: str = "runs") -> RunConfig:
     """The run that the preset `finetune` gives for the network that the weights are of; `fill_run` goes on."""
     with errors_about(init):
-        network = network_in(place_of(init, folder))
+        network = type(config_in(place_of(init, folder)))
     return finetuned(network)
 
 
@@ -127,7 +157,8 @@ class Started:
 def check(run: RunConfig) -> None:
     """Check that a run can start from its init or init_encoder, as far as headers tell and without its data."""
     if run.init_encoder:
-        return encoder.check(run)
+        with _opened_encoder(run, _encoder_fields(run)) as (_, encoder):
+            return _check_encoder_fit(run, encoder)
     with opened_for(run, known_fields(run.model)) as weights:
         check_fit(run, weights.config, change_for(run, weights))
 
@@ -135,7 +166,7 @@ def check(run: RunConfig) -> None:
 def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     """The parameters that a run begins with, from `run.init` or `run.init_encoder`."""
     if run.init_encoder:
-        return Started(*encoder.start(run))
+        return _start_encoder(run)
     with opened_for(run, known_fields(run.model)) as weights:
         change = change_for(run, weights)
         check_fit(run, weights.config, change)
@@ -145,10 +176,7 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
             arrays = dict(weights.arrays())
     given, own = decide_fields(run.task, change, {}, weights.folder), flat(run)
     record = {
-        "layout": weights.layout,
-        **({"chosen": weights.chosen} if weights.chosen else {}),
-        "tensors": len(arrays),
-        "digest": digest(arrays.items()),
+        **_recorded(weights, arrays),
         "filled": {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in given.items()
@@ -170,6 +198,18 @@ def start(run: RunConfig, metadata: Mapping[str, Any]) -> Started:
     return Started(kept, record, _describe_start(run, record, given, notes))
 
 
+def _recorded(weights: Weights, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What config.json keeps of weights and of the arrays that were read of them."""
+    chosen = {"chosen": weights.chosen} if weights.chosen else {}
+    return {"layout": weights.layout, **chosen, "tensors": len(arrays), "digest": digest(arrays.items())}
+
+
+def _said(init: str, record: Mapping[str, Any]) -> str:
+    """What config.json keeps of weights, in words."""
+    chosen = f" {record['chosen']}," if "chosen" in record else ""
+    return f"{init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
+
+
 def _other_prefix(given: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     """A clause where the sources of a run begin otherwise than those that its weights were trained with."""
     names = ("data.prefix", "data.task", "data.tokenizer")
@@ -187,9 +227,7 @@ def _prefix(prefix: str | None, task: str | None, tokenizer: str | None) -> str:
 
 def _describe_start(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], notes: Iterable[str]) -> str:
     """What a run takes from its weights, of what they decide (`given`), in lines as wide as the terminal."""
-    chosen = f" {record['chosen']}," if "chosen" in record else ""
-    which = f"{run.init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
-    lines = [which, *record["changed"]]
+    lines = [_said(run.init, record), *record["changed"]]
     names = task_spec(run.task).prepared
     idle = {f"data.{name}" for name in OPTIONAL}  # where they have their default
     values = {name: x for name, (x, _) in flat(run).items() if name in names and x != () and (x or name not in idle)}
@@ -211,3 +249,64 @@ def _describe_start(run: RunConfig, record: Mapping[str, Any], given: Mapping[st
     width = max(50, shutil.get_terminal_size().columns)
     shown = [fill(printable(line), width, 9, 9) for line in lines]
     return ("init     " + "\n".join(shown).lstrip()).replace(UNBROKEN, " ")
+
+
+# -------------------------------------------------------------------------------------------- an encoder's own weights
+
+# `init_encoder` names a file or a folder of any layout, hf://owner/name, or a run that holds the encoder's network
+# alone; what of them is no part of the encoder (a pool, a head) is left out. All else of the run's network is drawn.
+
+
+@contextlib.contextmanager
+def _opened_encoder(run: RunConfig, otherwise: Mapping[str, Any]) -> Iterator[tuple[Weights, NetworkConfig]]:
+    """(the weights of `run.init_encoder`, the config of the encoder that they are).
+
+    `otherwise` are fields of the run that are taken where neither the weights nor their side files tell them. Raises
+    UserError.
+    """
+    part = run.model.encoder_field
+    own = value_at(run.model, part)
+    known = {name.removeprefix(f"model.{part}."): value for name, value in otherwise.items()}
+    with contextlib.ExitStack() as stack:
+        with errors_about(run.init_encoder, ENCODER, f"{part}."):
+            place = place_of(run.init_encoder, run.dir)
+            if (held := type(config_in(place))) is not type(own):
+                names = held.name, own.name
+                raise Unfit(
+                    f"holds a {names[0]}, but the encoder is a {names[1]}", remedy="give weights of such a network"
+                )
+            start = Start(type(own), known, headless=True, resize=True)
+            weights = stack.enter_context(open_weights(place, start))
+        encoder = replace_fields(run.model, {part: weights.config}).encoder
+        assert encoder is not None
+        yield weights, encoder
+
+
+def _start_encoder(run: RunConfig) -> Started:
+    """The parameters that the encoder begins with."""
+    part = run.model.encoder_field
+    with _opened_encoder(run, _encoder_fields(run)) as (weights, encoder):
+        _check_encoder_fit(run, encoder)
+        with errors_about(run.init_encoder, ENCODER):
+            arrays = {f"{part}.{name}": x for name, x in weights.arrays() if name in encoder.parameters()}
+    record = _recorded(weights, arrays)
+    says = f"init     the encoder from {_said(run.init_encoder, record)}; all else is drawn anew"
+    return Started(arrays, record, f"{says}\n         {weights.resized}" if weights.resized else says)
+
+
+def _check_encoder_fit(run: RunConfig, given: NetworkConfig) -> None:
+    """Raise UserError where the encoder of a run is not that of its weights."""
+    assert run.model.encoder is not None
+    part, there, wanted = run.model.encoder_field, given.normal(), run.model.encoder.normal()
+    different = [name for name in there.function_fields() if value_at(there, name) != value_at(wanted, name)]
+    if different:
+        asked = " and ".join(stated_by(f"{part}.{name}", value_at(there, name)) for name in different)
+        what = differences(different, there, wanted)
+        raise Unfit(f"{ENCODER} {run.init_encoder}", what, f"leave these fields out, or give {asked}")
+
+
+def _encoder_fields(run: RunConfig) -> dict[str, Any]:
+    """{field of the run: value} of the fields that decide the function of its encoder."""
+    part = run.model.encoder_field
+    own = value_at(run.model, part)
+    return {f"model.{part}.{name}": value_at(own, name) for name in own.function_fields()}

@@ -1,1 +1,0 @@
-"""Runs that start from given weights: what these decide, and what does not fit."""
