@@ -11,7 +11,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from .errors import UserError
 
@@ -66,7 +66,7 @@ class Table(Mapping[str, T]):
             if self.base is not None:
                 if not (isinstance(found, type) and issubclass(found, self.base)):
                     raise TypeError(f"it is no subclass of {self.base.__name__}")
-                found.check_members()
+                cast(Any, found).check_members()
             return found  # type: ignore[no-any-return]
 
     @contextlib.contextmanager

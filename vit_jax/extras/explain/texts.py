@@ -18,7 +18,6 @@ from ...tasks.caption.use import Describer, captured_inputs
 from ...tasks.classify.draw import visible
 from ...tasks.generated import tokens_and_end
 from ...tasks.predictor import check_positive
-from ...tasks.translate.learn import Translate
 from ...tasks.translate.use import Translator, captured_ids, strip_padding
 from .capability import TEXTS, Method
 from .explained import KEY, CaptionExplanation, TranslationExplanation, draw_explained_text, names_of, overlaid
@@ -57,7 +56,7 @@ class OfTranslations(OfTexts):
         return TranslationExplanation(method, tuple(several), tokens, maps, sources)
 
     @staticmethod
-    def draw(task: Translate, network: Any, data: Any, result: Any, plots: Path, caption: str) -> list[Section]:
+    def draw(task: Any, network: Any, data: Any, result: Any, plots: Path, caption: str) -> list[Section]:
         """Draw which tokens of the first sentence counted for each token of its translation."""
         shown = data.splits.get("test") or data.splits["train"]
         source = shown.subset(np.arange(1)).source[0]
@@ -99,7 +98,7 @@ class OfCaptions(OfTexts):
 
 
 def explained_translation(
-    task: Translate, network: Any, ids: np.ndarray, method: Method, steps: int
+    task: Any, network: Any, ids: np.ndarray, method: Method, steps: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
     """What each token of a sentence counted for each token of its translation: ids int32 [S] -> (the S tokens, the T
     tokens of the translation, float64 [T, S]).
