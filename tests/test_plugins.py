@@ -187,5 +187,10 @@ def test_the_hook_and_the_command_of_the_page_do_what_it_says(tmp_path):
     losses = [row["loss"] for row in Run(tmp_path / "digits").metrics()]
     assert code == 130 and "SIGINT: saved at step " in err and losses[-1] < 2 <= min(losses[:-1])
     assert run(tmp_path, *words, "stop-when:0")[0] == 0
-    code, out, _ = run(tmp_path, "best", str(tmp_path / "digits"))
-    assert code == 0 and f"{tmp_path}/digits {{'step': " in out
+    code, out, _ = run(tmp_path, "best", str(tmp_path / "digits"), "--metric", "accuracy")
+    assert code == 0 and out.split()[0] == f"{tmp_path}/digits" and 0 < float(out.split()[2]) <= 1
+    assert "the metric to print (default: loss)" in " ".join(run(tmp_path, "best", "--help")[1].split())
+    for words, said in ((["--metric", "f1"], "metric f1: the run has none of that name; choose from step, "),
+                        (["--metrics", "f1"], "no field --metrics; nearest: metric")):  # fmt: skip
+        code, _, err = run(tmp_path, "best", str(tmp_path / "digits"), *words)
+        assert code == 2 and said in " ".join(err.split())
