@@ -96,6 +96,8 @@ class ObjectStore:
 
     def _ask(self, what: str, name: str, call: Any, size: int = 0) -> Any:
         """The result of a request, which is sent again where that may help."""
+        if what in ("write", "delete") and self._driver == "http":
+            raise UserError(self.url, "a plain server is only read", "give a folder, s3:// or gs://")
         tries = TRIES if self._reached else 1
         for attempt in range(1, tries + 1):
             seconds = (LATER if self._reached else FIRST) + size / SLOWEST
@@ -209,23 +211,16 @@ class ObjectStore:
         return sorted(name[len(self._prefix) :] for name in names)
 
     def put(self, name: str, content: bytes) -> None:
-        self._writable()
         self._ask("write", name, lambda: self._kv.write(self._key(name), content), len(content))
 
     def create(self, name: str, content: bytes) -> bool:
-        self._writable()
         done = self._ask(
             "write", name, lambda: self._kv.write(self._key(name), content, if_equal=_ABSENT), len(content)
         )
         return bool(done.generation) or self.load(name) == content
 
     def delete(self, name: str) -> None:
-        self._writable()
         self._ask("delete", name, lambda: self._kv.write(self._key(name), None))
-
-    def _writable(self) -> None:
-        if self._driver == "http":
-            raise UserError(self.url, "a plain server is only read", "give a folder, s3:// or gs://")
 
     def _missing(self, name: str) -> StoreError:
         return StoreError(self.where(name), "is not there", "put it there, or mend its name")
