@@ -4,8 +4,10 @@ import io
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -248,12 +250,9 @@ def test_without_a_disk_for_it_nothing_is_kept_and_that_is_said_once(cache, caps
 
 
 def test_an_interruption_ends_the_process_that_compiles(monkeypatch):
-    def interrupt(self):
-        raise KeyboardInterrupt
-
     started, real = [], plan_compile.subprocess.Popen
     monkeypatch.setattr(plan_compile.subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[0])
-    monkeypatch.setattr(plan_compile.Progress, "tick", interrupt)
+    threading.Timer(0.3, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
         plan_compile._ask({}, "train")
     assert started[0].poll() is not None
