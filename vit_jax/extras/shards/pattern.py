@@ -56,19 +56,16 @@ def find_shards(field: str, pattern: str, place: str) -> Shards:
 
 def expand_braces(field: str, pattern: str) -> list[str]:
     """The patterns that one with braces stands for, as a shell expands it."""
-    out = [pattern]
-    while any(_BRACE.search(each) for each in out):
-        out = [
-            each[: found.start()] + choice + each[found.end() :]
-            for each in out
-            for found in [_BRACE.search(each)]
-            if found
-            for choice in _choices(field, found[1])
-        ]
+    found = _BRACE.search(pattern)
+    if not found:
+        if "{" in pattern or "}" in pattern:
+            raise UserError(field, "has a brace without its other", "write {0000..0131} or {train,val}")
+        return [pattern]
+    out: list[str] = []
+    for choice in _choices(field, found[1]):
+        out += expand_braces(field, pattern[: found.start()] + choice + pattern[found.end() :])
         if len(out) > MOST:
             raise UserError(field, f"stands for more than {MOST:,} shards", "give fewer")
-    if any("{" in each or "}" in each for each in out):
-        raise UserError(field, "has a brace without its other", "write {0000..0131} or {train,val}")
     return out
 
 

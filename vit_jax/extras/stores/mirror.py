@@ -125,7 +125,8 @@ class Mirror:
                 output.write(content)
             if digest.hexdigest() != file.digest:
                 raise Torn(f"{path} is damaged (its digest differs)")
-        self._note(path, file.digest)
+        stat = local.stat()
+        self._known[path] = stat.st_size, stat.st_mtime_ns, file.digest
 
     def _read(self, name: str, size: int) -> bytes:
         try:
@@ -156,10 +157,6 @@ class Mirror:
             digest = hashlib.file_digest(file, bytes_digest).hexdigest()
         self._known[path] = stat.st_size, stat.st_mtime_ns, digest
         return digest
-
-    def _note(self, path: str, digest: str) -> None:
-        stat = (self.folder / path).stat()
-        self._known[path] = stat.st_size, stat.st_mtime_ns, digest
 
     def is_alive(self) -> bool:
         """Whether the writer of the record gave a sign of life less than a lease ago, by its clock and this one."""
