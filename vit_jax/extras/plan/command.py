@@ -15,14 +15,13 @@ from ...config.run import NO_DATA, RunConfig
 from ...errors import DONE, Field, UserError
 from ...files.terminal import print_wrapped, run_command
 from ...machine.division import check_groups, check_shares
-from ...machine.targets import KNOWN, Named, check_compiler, read_target
+from ...machine.targets import GIB, KNOWN, Named, check_compiler, read_target
 from ...runs.check import check_complete
 from ...tasks.table import task_spec
 from .compile import Compiler, versions
 from .table import advice, fits, print_plan, variants
 
 OF_TRAINING = ("continue", "hosts", "seeds", "folds", "dry-run", "print-config", "version")
-GIB = 2**30
 MOST_TRIED = 8  # batches that are compiled to find the largest
 
 

@@ -26,8 +26,9 @@ class Array:
     @property
     def bytes(self) -> int:
         """The bytes that it takes in memory, with the padding of a TPU's tiles."""
-        bits = re.search(r"\d+", "pred8" if self.dtype == "pred" else self.dtype)  # none: a token
-        return math.prod(self._padded()) * int(bits[0]) // 8 if bits else 0
+        stated = re.search(r"\d+", self.dtype)
+        bits = int(stated[0]) if stated else 8 * (self.dtype == "pred")  # none of a token
+        return math.prod(self._padded()) * bits // 8
 
     @property
     def on_chip(self) -> bool:

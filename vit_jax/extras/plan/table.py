@@ -9,8 +9,8 @@ from typing import Any
 from ...config.run import RunConfig
 from ...files.output import print_table
 from ...files.terminal import print_wrapped
+from ...machine.targets import GIB
 
-GIB = 2**30
 PARTS = {
     "weights": "weights",
     "moments": "moments",

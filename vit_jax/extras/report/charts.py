@@ -21,8 +21,9 @@ from bokeh.transform import linear_cmap
 from ...figures.curves import COLORS, LINES, smooth, training_metric
 from ...files.metrics import as_title, spelled_out
 from ...files.output import shorten
+from ...machine.targets import GIB
 from ...reports.comparison import Comparison, curves, highlighted_lines, panels_of
-from .tables import GIB, Table, rates
+from .tables import Table, rates
 
 POINTS = 600  # a screen has not many more columns
 LABELS = 24

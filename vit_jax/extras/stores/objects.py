@@ -5,6 +5,7 @@ They are reached by tensorstore, with the variables that their users have set.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
@@ -50,25 +51,22 @@ class ObjectStore:
             raise UserError(url, "names no bucket", f"give {KINDS}")
         self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
         self._driver, self._permissions = _DRIVERS[self._scheme], _PERMISSIONS.get(self._scheme, {})
-        self._opened: Any = None
         self._reached = False
 
-    @property
+    @functools.cached_property
     def _kv(self) -> Any:
-        if self._opened is None:
-            import tensorstore as ts
+        import tensorstore as ts
 
-            context = {
-                f"{self._driver}_request_retries": RETRIES,
-                f"{self._driver}_request_concurrency": {"limit": 64},
-            }
-            if self._driver == "s3":
-                context["aws_credentials"] = {"type": _credentials()}
-            host = os.environ.get("STORAGE_EMULATOR_HOST")
-            if self._driver == "gcs" and host:
-                os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", host if "://" in host else f"http://{host}")
-            self._opened = ts.KvStore.open(self._spec(), context=ts.Context(context)).result(FIRST)
-        return self._opened
+        context = {
+            f"{self._driver}_request_retries": RETRIES,
+            f"{self._driver}_request_concurrency": {"limit": 64},
+        }
+        if self._driver == "s3":
+            context["aws_credentials"] = {"type": _credentials()}
+        host = os.environ.get("STORAGE_EMULATOR_HOST")
+        if self._driver == "gcs" and host:
+            os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", host if "://" in host else f"http://{host}")
+        return ts.KvStore.open(self._spec(), context=ts.Context(context)).result(FIRST)
 
     def _spec(self) -> dict[str, str]:
         if self._driver == "http":

@@ -119,9 +119,8 @@ def _addresses(folder: Path, name: str, count: int, field: str) -> list[str]:
     if not path.is_file():
         return []
     with about(field):
-        content = read_regular(path, LARGEST, "restore it")
-    lines = read_lines(io.BytesIO(content), f"{field}: {path.name}")
-    found = [line.strip() for line in lines if line.strip()]
+        file = io.BytesIO(read_regular(path, LARGEST, "restore it"))
+        found = [line.strip() for line in read_lines(file, path.name) if line.strip()]
     return found if len(found) == count else []
 
 
