@@ -272,7 +272,8 @@ class Mirror:
         start = file.tell()
         for content in _blocks(file, size - start, PART):
             digest.update(content)
-            parts.append((send(f"+{start}/{path}" if start else f"/{path}", content), len(content)))
+            name = send(f"+{start}/{path}" if start else f"/{path}", content)
+            parts.append((name, len(content)))
             start += len(content)
         return File(start, digest.hexdigest(), parts)
 
