@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import itertools
 import json
 import mmap
@@ -23,6 +24,7 @@ import re
 import signal
 import struct
 import sys
+import tarfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +37,7 @@ from benchmarks.machine import describe, heading
 from tests import loopback_s3
 
 DATA = ["--data.source", "wds:*.tar", "--data.dir", "s3://bucket/data"]
+SHARDS = 4
 
 
 class Lives:
@@ -115,17 +118,30 @@ class Lives:
 
 
 def write_images() -> int:
-    """Write the digits as shards into the store."""
+    """Write the digits into the store as tars of NUMBER.png and NUMBER.cls."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    from vit_jax.commands import shards
+    from vit_jax.files.places import store_of
 
-    digits, folder = load_digits(), Path("images")
-    for number, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
-        (folder / str(label)).mkdir(parents=True, exist_ok=True)
-        Image.fromarray((image * 15).astype("uint8")).save(folder / str(label) / f"{number}.png")
-    return shards.command([str(folder), "s3://bucket/data"])
+    digits, store = load_digits(), store_of("s3://bucket/data")
+    for shard in range(SHARDS):
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            for number in range(shard, len(digits.images), SHARDS):
+                picture = io.BytesIO()
+                Image.fromarray((digits.images[number] * 15).astype("uint8")).save(picture, "PNG")
+                add(archive, f"{number:04}.png", picture.getvalue())
+                add(archive, f"{number:04}.cls", str(digits.target[number]).encode())
+        store.put(f"digits-{shard}.tar", content.getvalue())
+    return 0
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file to a tar."""
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
 
 
 def train(words: list[str]) -> int:

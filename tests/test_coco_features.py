@@ -176,7 +176,7 @@ BAD = {
     "no special word": (vocabulary(idx_to_word=[*WORDS[:5], "x", *WORDS[6:]]), "does not give the word <START> one id"),
     "another special id": (vocabulary(word_to_idx={"<NULL>": 0}), "does not give the word <NULL> one id"),
     "words of another form": (vocabulary(idx_to_word={"a": 0}), "has no list idx_to_word beside word_to_idx"),
-    "no json": (lambda f: (f / "coco2014_vocab.json").write_text("{"), "vocab.json cannot be read as JSON"),
+    "no json": (lambda f: (f / "coco2014_vocab.json").write_text("{"), "vocab.json: cannot be read as JSON"),
 }
 
 

@@ -21,7 +21,7 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 from vit_jax.extras.explain import capability, relevance
-from vit_jax.extras.explain.capability import METHODS
+from vit_jax.extras.explain.capability import WORDS
 from vit_jax.extras.explain.classify import explain, insertion_deletion
 from vit_jax.figures.attention import rollout
 from vit_jax.models.build import definition
@@ -188,7 +188,7 @@ def looped_decoder(maps, encoders, first):
     return total
 
 
-@pytest.mark.parametrize(("memory", "method"), [*itertools.product(["tokens"], METHODS), ("patches", "rollout")])
+@pytest.mark.parametrize(("memory", "method"), [*itertools.product(["tokens"], WORDS), ("patches", "rollout")])
 def test_captions_against_loops(memory, method, monkeypatch):
     c = CaptionerConfig(
         vit=ViTConfig(**{**SIZE, "depth": 2, "classes": 0}),
@@ -216,7 +216,7 @@ def test_captions_against_loops(memory, method, monkeypatch):
         np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize(("name", "method"), [*itertools.product(["apart"], METHODS), ("tied", "ig")])
+@pytest.mark.parametrize(("name", "method"), [*itertools.product(["apart"], WORDS), ("tied", "ig")])
 def test_translations_against_loops(name, method, monkeypatch):
     c = TRANSLATORS[name]
     network, twin = ours(c), Twin(c, monkeypatch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from ...config.fields import option
 from ...errors import Field, UserError
@@ -14,7 +14,6 @@ from ...plugins import Plugin
 from ...tasks.capability import EXPLAIN_BATCH, Capability
 
 Method = Literal["ig", "rollout"]
-METHODS: tuple[Method, ...] = get_args(Method)
 WORDS: dict[str, str] = {
     "ig": "integrated gradients",
     "rollout": "attention rollout, which is blind to the class",
@@ -77,8 +76,8 @@ class Explain(Capability):
 
     def explain(self, inputs: Any, method: str = "ig", class_name: str = "", *how: Any, **options: Any) -> Any:
         """As the `explain` of the predictor, which calls it."""
-        if method not in METHODS:
-            raise UserError(Field("explain"), f"is {str(method)[:40]!r}", f"give {' or '.join(METHODS)}")
+        if method not in WORDS:
+            raise UserError(Field("explain"), f"is {str(method)[:40]!r}", f"give {' or '.join(WORDS)}")
         self.kind.check(method, class_name)
         return self.kind.explain(inputs, method, class_name, *how, **options)
 

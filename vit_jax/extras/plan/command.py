@@ -15,14 +15,13 @@ from ...config.run import NO_DATA, RunConfig
 from ...errors import DONE, Field, UserError
 from ...files.terminal import print_wrapped, run_command
 from ...machine.division import check_groups, check_shares
-from ...machine.targets import KNOWN, Named, check_compiler, read_target
+from ...machine.targets import GIB, KNOWN, Named, check_compiler, read_target
 from ...runs.check import check_complete
 from ...tasks.table import task_spec
 from .compile import Compiler, versions
 from .table import advice, fits, print_plan, variants
 
 OF_TRAINING = ("continue", "hosts", "seeds", "folds", "dry-run", "print-config", "version")
-GIB = 2**30
 MOST_TRIED = 8  # batches that are compiled to find the largest
 
 
@@ -75,7 +74,8 @@ def command(arguments: list[str]) -> int:
         found: dict[str, Any] = {"preset": preset, "target": target.name, "versions": versions(target)}
         found |= {"steps": steps, "tried": tried, "advice": hint, "fits": all(map(fits, steps))}
         if largest is not None:
-            found["largest_batch"] = {"rows": largest.rows, "beyond": largest.beyond, "train": largest.figures}
+            best, beyond = largest
+            found["largest_batch"] = {"rows": best["rows"], "beyond": beyond, "train": best}
         print(json.dumps(found, indent=1))
     else:
         print_plan(run, target.name, steps, tried, largest)
@@ -111,17 +111,10 @@ def try_others(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]) -
     return found
 
 
-@dataclass(frozen=True)
-class Largest:
-    """The largest batch that was found to fit."""
-
-    rows: int
-    figures: Mapping[str, Any]
-    beyond: int
-
-
-def largest_batch(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]) -> Largest:
-    """The largest batch that fits, to 1 % of it, of the multiples that the devices divide."""
+def largest_batch(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """The largest batch that fits, to 1 % of it, of the multiples that the devices divide -> (figures of its training
+    step, the rows of the smallest that was found not to fit; 0: none was).
+    """
     from .steps import with_rows
 
     parts = run.accumulate or figures["parts"]
@@ -145,7 +138,7 @@ def largest_batch(compiler: Compiler, run: RunConfig, figures: Mapping[str, Any]
             f"{there / GIB:.1f} GiB on each device",
             "compare what --try compiles",
         )
-    return Largest(max(fitting) * each, known[max(fitting)], min(beyond, default=0) * each)
+    return known[max(fitting)], min(beyond, default=0) * each
 
 
 def next_count(totals: Mapping[int, float], there: float) -> int:

@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +31,6 @@ from ...machine.division import plan_division
 from ...machine.targets import WITHOUT_DEVICES, Target, prepare, read_target
 from ...runs.values import from_dict, to_dict
 
-TICK = 0.1  # seconds between looks at a process
 CUDA = ("jax-cuda{}-plugin", "nvidia-cudnn-cu{}")
 PACKAGES = ("jax", "jaxlib", "libtpu", *(name.format(version) for version in (12, 13) for name in CUDA))
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -108,7 +106,7 @@ def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
     root = str(Path(__file__).parents[3])
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", f"{__package__}.compile"]
-    with tempfile.TemporaryFile("w+") as errors, Progress(title) as progress:
+    with tempfile.TemporaryFile("w+") as errors, progress(title):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
         environment = {**os.environ, "PYTHONPATH": paths}
         child = subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload]
@@ -116,10 +114,8 @@ def _ask(request: Mapping[str, Any], title: str) -> dict[str, Any]:
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(request) + "\n")
                 child.stdin.flush()
-            while child.poll() is None:
-                time.sleep(TICK)
-                progress.tick()
             said = child.stdout.read()
+            child.wait()
         finally:
             child.kill()
             child.wait()
@@ -144,28 +140,21 @@ def _ended(code: int, errors: IO[str]) -> dict[str, Any]:
     return {"failed": how + (f" ({told[:300]})" if told else "")}
 
 
-class Progress:
-    """A line on stderr while something is compiled: on a terminal with its seconds, else once."""
+@contextlib.contextmanager
+def progress(title: str) -> Iterator[None]:
+    """A context with a line on stderr while something is compiled: on a terminal with its seconds, else once."""
+    text = f"compiling {printable(title)} ..."
+    if sys.stderr is None or not sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+        yield
+        return
+    from rich import progress as columns
+    from rich.console import Console
 
-    def __init__(self, title: str):
-        self._title, self._began, self._shown = printable(title), time.monotonic(), -1
-        self._live = sys.stderr is not None and sys.stderr.isatty()
-
-    def __enter__(self) -> Progress:
-        if not self._live:
-            print(f"compiling {self._title} ...", file=sys.stderr, flush=True)
-        return self
-
-    def tick(self) -> None:
-        """Show the seconds, where they have changed."""
-        seconds = int(time.monotonic() - self._began)
-        if self._live and seconds != self._shown:
-            self._shown = seconds
-            print(f"\r\x1b[Kcompiling {self._title} ... {seconds} s", end="", file=sys.stderr, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    console, shown = Console(stderr=True), columns.TextColumn("{task.description}", markup=False)
+    with columns.Progress(shown, columns.TimeElapsedColumn(), console=console, transient=True) as bar:
+        bar.add_task(text, total=None)
+        yield
 
 
 def main() -> int:

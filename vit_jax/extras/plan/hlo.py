@@ -9,16 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-BITS = {
-    **dict.fromkeys(("s4", "u4", "f4e2m1fn"), 4),
-    **dict.fromkeys(
-        ("pred", "s8", "u8", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0fnu"), 8
-    ),
-    **dict.fromkeys(("bf16", "f16", "s16", "u16"), 16),
-    **dict.fromkeys(("f32", "s32", "u32"), 32),
-    **dict.fromkeys(("f64", "s64", "u64", "c64"), 64),
-    "c128": 128,
-}
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
@@ -36,7 +26,9 @@ class Array:
     @property
     def bytes(self) -> int:
         """The bytes that it takes in memory, with the padding of a TPU's tiles."""
-        return math.prod(self._padded()) * BITS.get(self.dtype, 0) // 8
+        stated = re.search(r"\d+", self.dtype)
+        bits = int(stated[0]) if stated else 8 * (self.dtype == "pred")  # none of a token
+        return math.prod(self._padded()) * bits // 8
 
     @property
     def on_chip(self) -> bool:

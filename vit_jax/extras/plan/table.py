@@ -9,8 +9,8 @@ from typing import Any
 from ...config.run import RunConfig
 from ...files.output import print_table
 from ...files.terminal import print_wrapped
+from ...machine.targets import GIB
 
-GIB = 2**30
 PARTS = {
     "weights": "weights",
     "moments": "moments",
@@ -33,7 +33,7 @@ def print_plan(
     target: str,
     steps: Sequence[Mapping[str, Any]],
     tried: Mapping[str, Any],
-    largest: Any,
+    largest: tuple[Mapping[str, Any], int] | None,
 ) -> None:
     """Print what the programs ask of each device."""
     what, cost = run.model.describe()
@@ -41,8 +41,9 @@ def print_plan(
     first = steps[0]
     print_wrapped(f"target   {target}: {first['devices']} x {first['kind']}; compiled, not run")
     columns = {str(each["what"]): each for each in steps} | dict(tried)
-    if largest is not None:
-        columns[f"largest batch {largest.rows:,}"] = largest.figures
+    best, beyond = largest or ({}, 0)
+    if best:
+        columns[f"largest batch {best['rows']:,}"] = best
     table = {title: _cells(figures) for title, figures in columns.items()}
     names = dict.fromkeys(name for cells in table.values() for name in cells)
     rows = [[title, *(cells.get(name, "") for name in names)] for title, cells in table.items()]
@@ -54,8 +55,8 @@ def print_plan(
         print_wrapped("bounds   are what published figures allow at most, never what a device reaches")
     elif binding:
         print_wrapped(f"bounds   none: nothing is published of {first['kind']}")
-    if largest is not None and largest.beyond:
-        print_wrapped(f"largest  a batch of {largest.rows:,} fits, one of {largest.beyond:,} does not")
+    if beyond:
+        print_wrapped(f"largest  a batch of {best['rows']:,} fits, one of {beyond:,} does not")
 
 
 def _cells(figures: Mapping[str, Any]) -> dict[str, str]:

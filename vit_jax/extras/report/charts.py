@@ -20,8 +20,10 @@ from bokeh.transform import linear_cmap
 
 from ...figures.curves import COLORS, LINES, smooth, training_metric
 from ...files.metrics import as_title, spelled_out
+from ...files.output import shorten
+from ...machine.targets import GIB
 from ...reports.comparison import Comparison, curves, highlighted_lines, panels_of
-from .tables import GIB, Table, rates
+from .tables import Table, rates
 
 POINTS = 600  # a screen has not many more columns
 LABELS = 24
@@ -121,13 +123,9 @@ def confusion_chart(names: Sequence[str]) -> Any:
     ticks = list(range(0, k, math.ceil(k / LABELS)))
     for axis in (*chart.xaxis, *chart.yaxis):
         axis.ticker = FixedTicker(ticks=ticks)
-        axis.major_label_overrides = {i: _cut_name(names[i]) for i in ticks}
+        axis.major_label_overrides = {i: shorten(names[i], 16) for i in ticks}
     chart.xaxis.major_label_orientation = math.pi / 2 if k > 10 or max(map(len, names), default=0) > 4 else 0
     return chart
-
-
-def _cut_name(name: str) -> str:
-    return name if len(name) <= 16 else name[:15] + "…"
 
 
 def _figure(height: int, **options: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def keep(folder: Path, part: Part) -> None:
         case Classes():
             write_json(folder / "classes.json", _classes(part))
         case Texts():
-            write_json(folder / "texts.json", {**vars(part), "worst": _texts(part)})
+            write_json(folder / "texts.json", {**vars(part), "worst": _with_urls(part.worst)})
         case Attention():
             write_json(folder / "attention.json", _attention(part))
         case Positions():
@@ -65,10 +65,7 @@ def _classes(part: Classes) -> dict[str, Any]:
         "names": list(part.names),
         "confusion": entries.reshape(-1).tolist(),
         "scores": {name: [round(float(x), 6) for x in values] for name, values in part.scores.items()},
-        "worst": [
-            {**each, "image": _data_url(each["image"]), "confidence": _finite(each["confidence"])}
-            for each in part.worst[:WORST]
-        ],
+        "worst": [{**each, "confidence": _finite(each["confidence"])} for each in _with_urls(part.worst)],
     }
 
 
@@ -80,15 +77,21 @@ def _sections(part: Sections) -> dict[str, Any]:
             "figure": each.figure and f"data:image/png;base64,{base64.b64encode(each.figure.read_bytes()).decode()}",
             "head": list(each.head),
             "rows": [list(row) for row in each.rows[:ROWS]],
-            "images": [{"name": a, "words": b, "image": _data_url(image)} for a, b, image in each.images[:WORST]],
+            "images": _with_urls([{"name": a, "words": b, "image": image} for a, b, image in each.images]),
         }
         for each in part.sections
     ]
     return {"sections": content}
 
 
-def _texts(part: Texts) -> list[dict[str, Any]]:
-    return [{**each, **({"image": _data_url(each["image"])} if "image" in each else {})} for each in part.worst[:WORST]]
+def _with_urls(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The first rows, with the image of each, if it has one, as a data: URL."""
+    return [{**each, "image": _data_url(each["image"])} if "image" in each else {**each} for each in rows[:WORST]]
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no NaN."""
+    return round(value, 6) if math.isfinite(value) else None
 
 
 def _attention(part: Attention) -> dict[str, Any]:
@@ -108,11 +111,6 @@ def _attention(part: Attention) -> dict[str, Any]:
         row |= {"looking": some.looking} if own else {}
         rows.append({**row, "weights": base64.b64encode(shares.tobytes()).decode()})
     return {"about": part.about, "prefix": list(part.prefix), "note": note, "examples": rows}
-
-
-def _finite(value: float) -> float | None:
-    """JSON knows no NaN."""
-    return round(value, 6) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

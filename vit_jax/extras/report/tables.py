@@ -16,6 +16,7 @@ from ...errors import UserError
 from ...figures.figure import weights_caption
 from ...files.atomic import read_json
 from ...files.metrics import spelled_out
+from ...machine.targets import GIB
 from ...presets.images import finetuned
 from ...presets.table import FINETUNE, preset
 from ...reports.compare import columns, text_of
@@ -24,7 +25,6 @@ from ...runs.folder import CONVERTED, PROVENANCE
 from ...runs.values import differences, flat, marked_fields, with_fields
 from ...tasks.table import task_spec
 
-GIB = 1 << 30
 RATE = "_per_second"
 LOCATIONS = ("name", "dir", "data.dir")
 CERTIFICATE = "certificate.json"  # convert writes RUN.certificate.json beside what it has compared

@@ -50,7 +50,7 @@ def plan(root: Path, name: str) -> str:
     """What `prepare` would do, in a sentence."""
     place = _downloads(root, name)
     absent = [archive for archive in OFFICIAL[name].archives if not (place / archive.name).exists()]
-    files = ", ".join(f"{each.name} ({_megabytes(each.bytes)}) from {each.addresses[0]}" for each in absent)
+    files = ", ".join(f"{each.name} ({each.bytes / 1e6:,.1f} MB) from {each.addresses[0]}" for each in absent)
     fetching = f"fetch {files} to {place}, and " if absent else f"read {place}, and "
     return f"not prepared yet: the run would {fetching}prepare {_file(root, name)}"
 
@@ -261,7 +261,3 @@ def _array(file: IO[bytes] | gzip.GzipFile, magic: int, shape: tuple[int, ...]) 
     if len(content) != size or not content.startswith(head):
         raise ValueError(f"it does not hold bytes of shape {list(shape)}")
     return np.frombuffer(content, np.uint8, offset=len(head)).reshape(shape)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size < 1e8 else f"{size / 1e6:,.0f} MB"

@@ -63,8 +63,9 @@ class Ahead:
         """
         with self._lock:
             for end in [end for end in self._ends if end <= number - BEHIND]:
-                for reading in self._ends.pop(end):
-                    self._drop(reading)
+                for reading in self._ends.pop(end):  # the rest was taken before the first batch, or by another host
+                    for sample in [*reading.left]:
+                        self._release(reading, sample)
             while self._next < min(number + FAR, self._stop):
                 new = self._waiting or self._new(self._next)
                 wait = self._next > number and self.held + sum(new.sizes) > self._room
@@ -127,11 +128,6 @@ class Ahead:
         readings.remove(reading)
         if not readings:
             del self._readings[sample]
-
-    def _drop(self, reading: _Reading) -> None:
-        """Hold no more of a run: what is left of it was taken before the first batch, or by another host."""
-        for sample in [*reading.left]:
-            self._release(reading, sample)
 
     def close(self) -> None:
         """End the threads."""

@@ -149,11 +149,7 @@ def open_indexes(shards: Shards, scan: Scan, verify: bool = False) -> list[Index
 def _each(work: Callable[[str], A], names: Sequence[str]) -> list[A]:
     """What `work` gives for each name; several at the same time."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="vit-jax-index") as pool:
-        try:
-            return [*pool.map(work, names)]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        return [*pool.map(work, names)]
 
 
 def _known(store: Store, name: str, verify: bool) -> Index | Stat:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import UserError
-from ...files.places import Store, is_remote, store_of
+from ...files.places import Store, is_remote, join, store_of
 from ...files.reading import read_regular, show_path
 
 MOST = 1_000_000  # shards
@@ -56,19 +56,16 @@ def find_shards(field: str, pattern: str, place: str) -> Shards:
 
 def expand_braces(field: str, pattern: str) -> list[str]:
     """The patterns that one with braces stands for, as a shell expands it."""
-    out = [pattern]
-    while any(_BRACE.search(each) for each in out):
-        out = [
-            each[: found.start()] + choice + each[found.end() :]
-            for each in out
-            for found in [_BRACE.search(each)]
-            if found
-            for choice in _choices(field, found[1])
-        ]
+    found = _BRACE.search(pattern)
+    if not found:
+        if "{" in pattern or "}" in pattern:
+            raise UserError(field, "has a brace without its other", "write {0000..0131} or {train,val}")
+        return [pattern]
+    out: list[str] = []
+    for choice in _choices(field, found[1]):
+        out += expand_braces(field, pattern[: found.start()] + choice + pattern[found.end() :])
         if len(out) > MOST:
             raise UserError(field, f"stands for more than {MOST:,} shards", "give fewer")
-    if any("{" in each or "}" in each for each in out):
-        raise UserError(field, "has a brace without its other", "write {0000..0131} or {train,val}")
     return out
 
 
@@ -84,7 +81,7 @@ def _choices(field: str, inside: str) -> list[str]:
 
 def _listed(path: str, place: str) -> list[str]:
     """The paths in a file that lists shards, one a line; they begin where the file lies, or in `place`."""
-    file = path if os.path.exists(os.path.expanduser(path)) or is_remote(path) else _join(place, path)
+    file = path if os.path.exists(os.path.expanduser(path)) or is_remote(path) else join(place, path)
     if is_remote(file):
         folder, _, name = file.rpartition("/")
         content = store_of(folder).load(name)
@@ -97,17 +94,13 @@ def _listed(path: str, place: str) -> list[str]:
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
         raise UserError(show_path(file), "lists no shards", "write the path of one in each line")
-    return [line if place or is_remote(line) else _join(folder, line) for line in lines]
-
-
-def _join(place: str, path: str) -> str:
-    return f"{place.rstrip('/')}/{path}" if place else path
+    return [line if place or is_remote(line) else join(folder, line) for line in lines]
 
 
 def _whole(place: str, path: str) -> str:
     """A path that begins in a place: a URL, or an absolute one."""
     path = os.path.expanduser(path)
-    path = path if is_remote(path) or os.path.isabs(path) else _join(place, path)
+    path = path if os.path.isabs(path) else join(place, path)
     return path if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import os
 import re
 import threading
@@ -175,14 +176,6 @@ def split_in(title: str) -> str:
     return splits.pop() if len(splits) == 1 else ""
 
 
-def open_wds(pattern: str, asked: Asked) -> Samples:
-    return _open(pattern, asked, scan_tar)
-
-
-def open_parquet(pattern: str, asked: Asked) -> Samples:
-    return _open(pattern, asked, scan_parquet)
-
-
 def _open(pattern: str, asked: Asked, scan: Scan) -> Samples:
     """The samples of the shards that a pattern names."""
     shards = find_shards(asked.field, pattern, asked.folder)
@@ -190,3 +183,7 @@ def _open(pattern: str, asked: Asked, scan: Scan) -> Samples:
     samples = Samples(shards.store, indexes, shards.short, os.path.basename(shards.store.url))
     samples.check_alike(asked.field)
     return samples
+
+
+open_wds = functools.partial(_open, scan=scan_tar)
+open_parquet = functools.partial(_open, scan=scan_parquet)

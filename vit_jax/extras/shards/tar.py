@@ -7,7 +7,9 @@ of zeros, tells that it was not cut between two members.
 from __future__ import annotations
 
 import io
+import posixpath
 import re
+import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -22,7 +24,6 @@ from .index import AGAIN, Index, ObjectFile, read_edge
 BLOCK = 512
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # how gzip, bzip2, xz and zstd begin
 NEAR, FAR = 1 << 16, 8 << 20  # bytes that are read at once, of a file and of a store
-REGULAR, LONG_NAME, EXTENDED, SPARSE = (b"0", b"\0", b"7"), b"L", b"x", b"S"
 _TEXT = 1 << 20  # bytes
 _TEXTS = re.compile(r"(?:.*\.)?(cls|json|txt|text|captions?|transcript)")
 _NAME = re.compile(r"((?:.*/|)[^./][^./]*|\./[^./]+)\.([^/]*)")
@@ -112,71 +113,41 @@ def _text(where: str, name: str, member: Member) -> str:
 
 
 def _members(where: str, file: BinaryIO, size: int) -> Iterator[Member]:
-    """The regular files in a tar of so many bytes, by its headers, with the contents of texts. Raises UserError."""
+    """The regular files in a tar of so many bytes, with the contents of texts. Raises UserError."""
+    if file.read(BLOCK).startswith(PACKED):
+        what = "is compressed, so that no image in it can be read by itself"
+        raise UserError(where, what, "unpack it to a plain tar")
+    file.seek(0)
+    try:
+        archive = tarfile.TarFile(fileobj=file, encoding="utf-8")
+    except tarfile.TarError as error:
+        raise UserError(where, "is no tar", "give tars, as webdataset writes them") from error
+    try:
+        while (found := archive.next()) is not None:
+            archive.members.clear()  # else all stay in memory
+            start, length = found.offset_data, found.size
+            if start + length > size:
+                raise UserError(where, f"is cut: it ends in the content of {found.name}", AGAIN)
+            if found.issparse():
+                raise UserError(where, "has a sparse file", "write it again without")
+            if found.isreg():
+                text = b""
+                if length <= _TEXT and is_text(posixpath.basename(found.name).partition(".")[2].lower()):
+                    file.seek(start)
+                    text = file.read(length)
+                yield Member(found.name, start, length, text)
+    except (tarfile.TarError, ValueError) as error:
+        raise UserError(where, f"is cut or damaged after byte {archive.offset:,} ({error})", AGAIN) from error
+    _check_end(where, file, archive.offset)
 
-    def read(at: int, count: int) -> bytes:
-        file.seek(at)
-        return file.read(count)
 
-    at, long_name, extended = 0, "", dict[str, str]()
-    while any(header := read(at, BLOCK)) and len(header) == BLOCK:
-        if header.startswith(PACKED):
-            what = "is compressed, so that no image in it can be read by itself"
-            raise UserError(where, what, "unpack it to a plain tar")
-        length, kind = _size(where, at, header), header[156:157]
-        at += BLOCK
-        if at + length > size:
-            raise UserError(where, f"is cut: it ends in the content of {_name_of(header) or 'a member'}", AGAIN)
-        if kind == LONG_NAME:
-            long_name = read(at, length).rstrip(b"\0").decode("utf-8", "surrogateescape")
-        elif kind == EXTENDED:
-            extended = _extended(read(at, length))
-        elif kind == SPARSE:
-            raise UserError(where, "has a sparse file", "write it again without")
-        else:
-            name = extended.get("path") or long_name or _name_of(header)
-            length = int(extended["size"]) if extended.get("size", "").isdigit() else length
-            if kind in REGULAR and not name.endswith("/"):
-                kept = is_text(name.rpartition("/")[2].partition(".")[2].lower()) and length <= _TEXT
-                yield Member(name, at, length, read(at, length) if kept else b"")
-            long_name, extended = "", {}
-        at += -(-length // BLOCK) * BLOCK
-    rest = read(at, FAR)
+def _check_end(where: str, file: BinaryIO, end: int) -> None:
+    """Raise UserError unless a tar ends with two blocks of zeros behind its last member, and nothing after them."""
+    file.seek(end)
+    rest = file.read(FAR)
+    if len(rest) >= BLOCK and any(rest[:BLOCK]):
+        raise UserError(where, f"is damaged: there is no header at byte {end:,}", AGAIN)
     if rest[: 2 * BLOCK] != bytes(2 * BLOCK):
         raise UserError(where, "is cut: it has no end mark, so members may be missing at its end", AGAIN)
     if any(rest):
         raise UserError(where, "has more after its end mark, as tars have that were joined", "give them one by one")
-
-
-def _size(where: str, at: int, header: bytes) -> int:
-    """The bytes of a member. Raises UserError where a header is none, or damaged."""
-    field = header[148:156].strip(b"\0 ")
-    sums = sum(header[:148]) + 8 * 32 + sum(header[156:])
-    try:
-        if int(field, 8) != sums:
-            raise ValueError
-        size = header[124:136]
-        return int.from_bytes(size[1:], "big") if size[0] & 0x80 else int(size.strip(b"\0 ") or b"0", 8)
-    except ValueError as error:
-        what = "is no tar" if at == 0 else f"is damaged: there is no header at byte {at:,}"
-        raise UserError(where, what, AGAIN if at else "give tars, as webdataset writes them") from error
-
-
-def _name_of(header: bytes) -> str:
-    """The name of a member as its header has it."""
-    parts = (header[:100], header[345:500])
-    name, prefix = (part.partition(b"\0")[0].decode("utf-8", "surrogateescape") for part in parts)
-    return f"{prefix}/{name}" if prefix and header[257:262] == b"ustar" and header[262:263] != b" " else name
-
-
-def _extended(content: bytes) -> dict[str, str]:
-    """The records of a PAX header."""
-    found = {}
-    while content:
-        length, _, _ = content.partition(b" ")
-        if not length.isdigit() or not int(length):
-            break
-        key, _, value = content[len(length) + 1 : int(length) - 1].partition(b"=")
-        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
-        content = content[int(length) :]
-    return found

@@ -29,7 +29,7 @@ from ...data.images.preprocess import EXTENSIONS
 from ...data.prepared import MARK, VERSION
 from ...data.progress import progress
 from ...errors import Field, UserError
-from ...files.atomic import is_locked, lock_file, make_folder, write_text
+from ...files.atomic import is_locked, make_folder, try_lock, write_text
 from ...files.digests import text_digest
 from ...files.places import Store, check_name, join, store_of
 from ...files.reading import COPIES, show_path
@@ -46,10 +46,6 @@ _MIRRORS: dict[Path, Mirror] = {}
 AT_ONCE = 32  # files of data that are fetched
 _PIECE = 64 << 20  # bytes of a large file that are held
 _TABLES = (".csv", ".json", ".jsonl", ".txt")
-
-
-class _Taken(Exception):
-    """Another process has a folder."""
 
 
 def check_dir(place: str) -> None:
@@ -161,17 +157,14 @@ def _make_folders(mirror: Mirror) -> None:
 @functools.cache
 def _root() -> Path:
     """The folder of copies that this process has, and keeps as long as it lives."""
-
-    def taken(process: str) -> None:
-        raise _Taken
-
     for number in itertools.count():
         root = Path(os.path.realpath(cache_folder("runs") / str(number)))
         try:
-            _HELD.enter_context(lock_file(root / ".lock", taken))
-            return root
-        except _Taken:
-            continue
+            make_folder(root)
+            lock = _HELD.enter_context(open(root / ".lock", "ab"))
+            if try_lock(lock.fileno()):
+                return root
+            lock.close()
         except OSError as error:
             what = f"cannot be written ({error.strerror})"
             raise UserError(show_path(root), what, "set XDG_CACHE_HOME to a folder that can be") from error

@@ -50,16 +50,14 @@ class Folder:
     def read(self, name: str, start: int, stop: int, tag: str = "") -> bytes:
         path = self._path(name)
         try:
-            with open_regular(path, buffering=0) as file:
+            with open_regular(path) as file:
                 found = os.fstat(file.fileno())
                 if tag and _tag(found) != tag:
                     raise replaced(path)
-                content = b""
-                while len(content) < stop - start:  # one read gives 2 GB at most
-                    part = os.pread(file.fileno(), stop - start - len(content), start + len(content))
-                    if not part:
-                        raise too_short(path, found.st_size, stop)
-                    content += part
+                file.seek(start)
+                content = file.read(stop - start)
+                if len(content) < stop - start:
+                    raise too_short(path, found.st_size, stop)
                 return content
         except OSError as error:
             raise StoreError(path, f"cannot be read ({error.strerror})", "put it there, or mend its path") from error

@@ -35,6 +35,7 @@ PART = 64 << 20  # bytes
 MOST_PARTS = 64  # of a file that was appended to; then it is sent anew
 AT_ONCE = 8
 PROBE = ".vit-jax-probe-"  # begins the name of an object that tells of nothing: one stays where a probe is killed
+Send = Callable[[str, bytes], str]  # (the end of an object's name, its content) -> its name
 _TEMPORARY = re.compile(r"(^|/)\.lock$|\.tmp(/|$)|\.orbax-checkpoint-tmp")
 
 
@@ -125,7 +126,8 @@ class Mirror:
                 output.write(content)
             if digest.hexdigest() != file.digest:
                 raise Torn(f"{path} is damaged (its digest differs)")
-        self._note(path, file.digest)
+        stat = local.stat()
+        self._known[path] = stat.st_size, stat.st_mtime_ns, file.digest
 
     def _read(self, name: str, size: int) -> bytes:
         try:
@@ -156,10 +158,6 @@ class Mirror:
             digest = hashlib.file_digest(file, bytes_digest).hexdigest()
         self._known[path] = stat.st_size, stat.st_mtime_ns, digest
         return digest
-
-    def _note(self, path: str, digest: str) -> None:
-        stat = (self.folder / path).stat()
-        self._known[path] = stat.st_size, stat.st_mtime_ns, digest
 
     def is_alive(self) -> bool:
         """Whether the writer of the record gave a sign of life less than a lease ago, by its clock and this one."""
@@ -219,8 +217,8 @@ class Mirror:
         if self.record is None or self._pulse is None:
             raise RuntimeError("only a writer commits")
         self._attempts += 1
-        with _Sender(self.store, f"{self.record.writer.number}-{self._attempts}") as sender:
-            files = {path: file for path in self._paths() if (file := self._send(path, sender)) is not None}
+        with _sending(self.store, f"files/{self.record.writer.number}-{self._attempts}") as send:
+            files = {path: file for path in self._paths() if (file := self._send(path, send)) is not None}
         record = Record(self.record.number + 1, self.record.writer, not ended, files)
         while not self.records.create(record):
             other = self.records.read(record.number)
@@ -247,21 +245,21 @@ class Mirror:
         finally:
             self._pulse = None
 
-    def _send(self, path: str, sender: _Sender) -> File | None:
-        """The entry of a file, which is in the store once the sender has ended; None if the file is gone."""
+    def _send(self, path: str, send: Send) -> File | None:
+        """The entry of a file, which is in the store once all is sent; None if the file is gone."""
         before = self.record.files.get(path) if self.record else None
         try:
             with open_regular(self.folder / path, link=False) as file:
                 stat = os.fstat(file.fileno())
                 if before and self._known.get(path) == (stat.st_size, stat.st_mtime_ns, before.digest):
                     return before
-                sent = self._send_content(path, file, stat.st_size, before, sender)
+                sent = self._send_content(path, file, stat.st_size, before, send)
         except FileNotFoundError:
             return None
         self._known[path] = stat.st_size, stat.st_mtime_ns, sent.digest
         return sent
 
-    def _send_content(self, path: str, file: BinaryIO, size: int, before: File | None, sender: _Sender) -> File:
+    def _send_content(self, path: str, file: BinaryIO, size: int, before: File | None, send: Send) -> File:
         """The entry of the first bytes of an open file, of which what the entry before has is not sent again."""
         digest, parts = bytes_digest(), list[tuple[str, int]]()
         if before and before.bytes <= size and len(before.parts) < MOST_PARTS:
@@ -271,11 +269,11 @@ class Mirror:
         if not parts:
             file.seek(0)
             digest = bytes_digest()
-        start, place = file.tell(), f"files/{sender.attempt}"
+        start = file.tell()
         for content in _blocks(file, size - start, PART):
             digest.update(content)
-            parts.append((f"{place}{f'+{start}' if start else ''}/{path}", len(content)))
-            sender.put(parts[-1][0], content)
+            name = send(f"+{start}/{path}" if start else f"/{path}", content)
+            parts.append((name, len(content)))
             start += len(content)
         return File(start, digest.hexdigest(), parts)
 
@@ -302,29 +300,22 @@ class Mirror:
                 pass
 
 
-class _Sender:
-    """Puts objects into a store, some at a time. Leaving it waits for all, and raises what failed."""
+@contextlib.contextmanager
+def _sending(store: Store, place: str) -> Iterator[Send]:
+    """A context with what sends objects to a place of a store, some at a time; its end waits for all of them."""
+    room = threading.Semaphore(AT_ONCE)  # what waits to be sent takes memory
+    sent: list[Future[None]] = []
 
-    def __init__(self, store: Store, attempt: str):
-        self.store, self.attempt = store, attempt
-        self._pool = ThreadPoolExecutor(AT_ONCE, "sending")
-        self._room = threading.Semaphore(AT_ONCE)  # what waits to be sent takes memory
-        self._sent: list[Future[None]] = []
+    def send(end: str, content: bytes) -> str:
+        room.acquire()
+        sent.append(pool.submit(store.put, place + end, content))
+        sent[-1].add_done_callback(lambda _: room.release())
+        return place + end
 
-    def put(self, name: str, content: bytes) -> None:
-        """Put an object, soon."""
-        self._room.acquire()
-        future = self._pool.submit(self.store.put, name, content)
-        future.add_done_callback(lambda _: self._room.release())
-        self._sent.append(future)
-
-    def __enter__(self) -> _Sender:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-        for future in self._sent:
-            future.result()
+    with ThreadPoolExecutor(AT_ONCE, "sending") as pool:
+        yield send
+    for future in sent:
+        future.result()
 
 
 class _Pulse:

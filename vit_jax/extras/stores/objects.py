@@ -5,6 +5,7 @@ They are reached by tensorstore, with the variables that their users have set.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
@@ -50,25 +51,22 @@ class ObjectStore:
             raise UserError(url, "names no bucket", f"give {KINDS}")
         self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
         self._driver, self._permissions = _DRIVERS[self._scheme], _PERMISSIONS.get(self._scheme, {})
-        self._opened: Any = None
         self._reached = False
 
-    @property
+    @functools.cached_property
     def _kv(self) -> Any:
-        if self._opened is None:
-            import tensorstore as ts
+        import tensorstore as ts
 
-            context = {
-                f"{self._driver}_request_retries": RETRIES,
-                f"{self._driver}_request_concurrency": {"limit": 64},
-            }
-            if self._driver == "s3":
-                context["aws_credentials"] = {"type": _credentials()}
-            host = os.environ.get("STORAGE_EMULATOR_HOST")
-            if self._driver == "gcs" and host:
-                os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", host if "://" in host else f"http://{host}")
-            self._opened = ts.KvStore.open(self._spec(), context=ts.Context(context)).result(FIRST)
-        return self._opened
+        context = {
+            f"{self._driver}_request_retries": RETRIES,
+            f"{self._driver}_request_concurrency": {"limit": 64},
+        }
+        if self._driver == "s3":
+            context["aws_credentials"] = {"type": _credentials()}
+        host = os.environ.get("STORAGE_EMULATOR_HOST")
+        if self._driver == "gcs" and host:
+            os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", host if "://" in host else f"http://{host}")
+        return ts.KvStore.open(self._spec(), context=ts.Context(context)).result(FIRST)
 
     def _spec(self) -> dict[str, str]:
         if self._driver == "http":
@@ -96,6 +94,8 @@ class ObjectStore:
 
     def _ask(self, what: str, name: str, call: Any, size: int = 0) -> Any:
         """The result of a request, which is sent again where that may help."""
+        if what in ("write", "delete") and self._driver == "http":
+            raise UserError(self.url, "a plain server is only read", "give a folder, s3:// or gs://")
         tries = TRIES if self._reached else 1
         for attempt in range(1, tries + 1):
             seconds = (LATER if self._reached else FIRST) + size / SLOWEST
@@ -209,23 +209,16 @@ class ObjectStore:
         return sorted(name[len(self._prefix) :] for name in names)
 
     def put(self, name: str, content: bytes) -> None:
-        self._writable()
         self._ask("write", name, lambda: self._kv.write(self._key(name), content), len(content))
 
     def create(self, name: str, content: bytes) -> bool:
-        self._writable()
         done = self._ask(
             "write", name, lambda: self._kv.write(self._key(name), content, if_equal=_ABSENT), len(content)
         )
         return bool(done.generation) or self.load(name) == content
 
     def delete(self, name: str) -> None:
-        self._writable()
         self._ask("delete", name, lambda: self._kv.write(self._key(name), None))
-
-    def _writable(self) -> None:
-        if self._driver == "http":
-            raise UserError(self.url, "a plain server is only read", "give a folder, s3:// or gs://")
 
     def _missing(self, name: str) -> StoreError:
         return StoreError(self.where(name), "is not there", "put it there, or mend its name")

@@ -244,11 +244,9 @@ def _wait(process: str) -> None:
     time.sleep(TICK)
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> contextlib.AbstractContextManager[None]:
     """A context in which this process alone takes a trial of a sweep: it waits for others."""
-    with lock_file(folder / ".lock", _wait):
-        yield
+    return lock_file(folder / ".lock", _wait)
 
 
 def folder_of(trial: FrozenTrial | Trial) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import Field, UserError, about, report_damage, require
-from ...files import strict_json
+from ...files.atomic import read_json
 from ...files.lines import read_lines
 from ...files.reading import check_regular, read_regular
 from ...text.tokenizer import Ids
@@ -47,7 +47,10 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
         there = "has no vectors with captions" if not source.startswith(SOURCE) else f"there is no folder {folder}"
         files = f"{CAPTIONS}, {WORDS} and {FEATURES[0].format('train')}"
         raise UserError(field, there, f"give {SOURCE}FOLDER, with {files}")
-    value = _parse_json(folder / WORDS, field)
+    if not (folder / WORDS).exists():
+        raise UserError(field, f"there is no {WORDS}", "put it there")
+    with about(field):
+        value = read_json(folder / WORDS, LARGEST, "restore it")
     words, places = value.get("idx_to_word"), value.get("word_to_idx")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not isinstance(places, dict):
         raise UserError(field, f"{WORDS} has no list idx_to_word beside word_to_idx", "restore it")
@@ -55,23 +58,6 @@ def read_words(source: str) -> tuple[Path, Vocabulary]:
         if words.count(name) != 1 or places.get(name) != words.index(name):
             raise UserError(field, f"{WORDS} does not give the word {name} one id", "restore it")
     return folder, Vocabulary(words)
-
-
-def _parse_json(path: Path, field: str) -> dict[str, Any]:
-    try:
-        value = strict_json.parse(_content(path, field))
-    except ValueError as error:
-        raise UserError(field, f"{path.name} cannot be read as JSON ({error})", "restore it") from error
-    if not isinstance(value, dict):
-        raise UserError(field, f"{path.name} holds no JSON object", "restore it")
-    return value
-
-
-def _content(path: Path, field: str) -> bytes:
-    if not os.path.lexists(path):
-        raise UserError(field, f"there is no {path.name}", "put it there")
-    with about(field):
-        return read_regular(path, LARGEST, "restore it")
 
 
 def has_part(folder: Path, name: str) -> bool:
@@ -132,8 +118,9 @@ def _addresses(folder: Path, name: str, count: int, field: str) -> list[str]:
     path = folder / ADDRESSES.format(name)
     if not path.is_file():
         return []
-    lines = read_lines(io.BytesIO(_content(path, field)), f"{field}: {path.name}")
-    found = [line.strip() for line in lines if line.strip()]
+    with about(field):
+        file = io.BytesIO(read_regular(path, LARGEST, "restore it"))
+        found = [line.strip() for line in read_lines(file, path.name) if line.strip()]
     return found if len(found) == count else []
 
 
