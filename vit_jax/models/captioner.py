@@ -13,44 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
 from ..machine.numerics import mesh_agnostic, with_promotion
-from . import state
 from .captioner_config import CaptionerConfig
 from .decoder_model import DecoderModel, check_batch, check_vectors
 from .layers import Intermediates, Linear, capture, fold, sow
-from .lowering import PLAIN, Lowering
+from .lowering import Lowering
 from .vit import ViT
 
 
 class Captioner(DecoderModel):
-    """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider.
+    """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider."""
 
-    Args:
-        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
-        lowering: how programs are written for their devices, as a training step chooses.
-    """
-
-    def __init__(
-        self,
-        config: CaptionerConfig,
-        *,
-        rngs: nnx.Rngs | None = None,
-        dtype: Any = jnp.float32,
-        param_dtype: Any = jnp.float32,
-        lowering: Lowering = PLAIN,
-    ):
-        config.check()
-        c = self.config = config
-        how: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype}
+    def add_layers(self, c: CaptionerConfig, param_dtype: Any, lowering: Lowering) -> None:
+        how: dict[str, Any] = {"dtype": self.dtype, "param_dtype": param_dtype}
         self.vit = None if c.encoder is None else ViT(c.encoder, **how, lowering=lowering.within("vit"))
         self.memory = Linear(c.projected, c.text.width, True, param_dtype, lowering) if c.projected else None
-        self.add_target(c.text, dtype, param_dtype, lowering)
-        state.draw(self, rngs, param_dtype)
+        self.add_target(c.text, param_dtype, lowering)
 
     @staticmethod
     def computed(c: CaptionerConfig) -> dict[str, np.ndarray]:
