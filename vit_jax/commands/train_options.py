@@ -308,13 +308,12 @@ def _description(named: str, name: str) -> str:
 
 def _variants(name: str) -> list[str]:
     """Paragraphs of help: what the notebook of a preset's network prints, and its other variants; empty without one."""
-    base, own = VARIANTS.get(name, (name, ""))
+    base = name.rpartition("-")[0] if name in VARIANTS else name
     if not (notebook := NOTEBOOKS.get(base)):
         return []
-    others = [
-        f"{base}-{kind}: {PURPOSES[kind]}. {each.help}" for kind, each in notebook.variants.items() if kind != own
-    ]
-    others += [f"{base}: {preset(base).title}."] if own else []
+    names = {f"{base}-{kind}": purpose for kind, purpose in PURPOSES.items()}
+    others = [f"{each}: {purpose}. {VARIANTS[each].help}" for each, purpose in names.items() if each != name]
+    others += [f"{base}: {preset(base).title}."] if name in VARIANTS else []
     printed = f"Its notebook prints {notebook.accuracy:.4g} on {notebook.split} after {notebook.epochs} epochs."
     return [f"{printed} Presets with the same network and other settings:", *others]
 

@@ -73,7 +73,7 @@ def preset(name: str) -> Preset:
     if not isinstance(name, str):
         raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")
     if name in VARIANTS:
-        base, kind = VARIANTS[name]
+        base, _, kind = name.rpartition("-")
         return with_variant(PRESETS[base](), base, kind)
     if is_sized(name):
         return published_preset(name)
