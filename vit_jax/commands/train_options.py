@@ -240,22 +240,16 @@ def _name_of(file: str, beside: str) -> str:
 def _preset_run(name: str) -> RunConfig:
     """The run of a preset. Raises UserError saying what else the word may have meant."""
     if not is_preset(name):
+        kind = "a folder" if os.path.isdir(name) else "a file" if os.path.isfile(name) else ""
+        remedy = f"--config {name} reads a config, --init {name} starts from weights"
+        if kind == "a folder":
+            remedy = f"--resume {name} continues a run, --init {name} starts from its weights, "
+            remedy += f"--data.source folder:{name} trains on its images"
         if users := [each for each in PRESETS.ours if preset(each).run.data.source == name]:
-            raise UserError(
-                f"{name} is a set of images, not a preset",
-                remedy=f"give one that trains on it ({', '.join(users)}), or another and --data.source {name}",
-            )
-        if os.path.isdir(name):
-            raise UserError(
-                f"{name} is a folder, not a preset",
-                remedy=f"--resume {name} continues a run, --init {name} starts from its weights, "
-                f"--data.source folder:{name} trains on its images",
-            )
-        if os.path.isfile(name):
-            raise UserError(
-                f"{name} is a file, not a preset",
-                remedy=f"--config {name} reads a config, --init {name} starts from weights",
-            )
+            kind = "a set of images"
+            remedy = f"give one that trains on it ({', '.join(users)}), or another and --data.source {name}"
+        if kind:
+            raise UserError(f"{name} is {kind}, not a preset", remedy=remedy)
     return preset(name).run
 
 

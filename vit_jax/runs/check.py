@@ -70,18 +70,9 @@ def check_settings(run: RunConfig) -> None:
         )
     profiled_steps(run.profile_steps)
     stages_of(run)
-    if run.fsdp > 1 and run.parallel == "pmap":
-        raise UserError(
-            Field("fsdp"),
-            f"is {run.fsdp}, but parallel is pmap, where each device holds all parameters",
-            "set it to jit",
-        )
-    if run.steps_per_dispatch > 1 and run.parallel == "pmap":
-        raise UserError(
-            Field("steps_per_dispatch"),
-            f"is {run.steps_per_dispatch}, but parallel is pmap, which does one step a call",
-            "set it to jit",
-        )
+    for name, why in (("fsdp", "where each device holds all parameters"), ("steps_per_dispatch", "one step a call")):
+        if run.parallel == "pmap" and getattr(run, name) > 1:
+            raise UserError(Field(name), f"is {getattr(run, name)}, but parallel is pmap, {why}", "set it to jit")
     if run.ema_warmup and not run.ema:
         raise UserError(
             Field("ema_warmup"),

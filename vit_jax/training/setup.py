@@ -61,22 +61,19 @@ def checked_arguments(
     run: Any, data: Any, class_names: Sequence[str], fields: Mapping[str, Any] = {}
 ) -> tuple[RunConfig, Given | None]:
     """The arguments of `train`, checked; `fields` are other values of fields of `run`."""
+    from ..data.base import Given
+
     if isinstance(run, str):
         run = preset(run).run if data is None else on_other_data(preset(run).run)
     if not isinstance(run, RunConfig):
         what = f"run is a {type(run).__name__}"
         raise UserError(what, remedy="give a preset's name, or a RunConfig such as vit_jax.preset('digits').run")
     run = with_fields(run, fields) if fields else run
-    if data is None:
-        if class_names:
-            raise UserError("class_names", "are those of examples given as data=...", "leave them out")
-        return check_run(run), None
-    from ..data.base import Given
-
-    source = run.data.given
-    if not source:
-        raise UserError("data", f"the task {run.task} takes none from Python", "give data.source")
-    return check_run(replace(run, data=replace(run.data, source=source))), Given(data, class_names)
+    if given := Given.of(data, class_names):
+        if not run.data.given:
+            raise UserError("data", f"the task {run.task} takes none from Python", "give data.source")
+        run = replace(run, data=replace(run.data, source=run.data.given))
+    return check_run(run), given
 
 
 def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:

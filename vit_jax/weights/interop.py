@@ -229,16 +229,13 @@ def config_in(path: str) -> NetworkConfig:
 def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> None:
     """Raise UserError where weights are of another kind of network than a run trains."""
     if given is not wanted:
-        held, trained = given.name, wanted.name
-        if why := given.frozen:
-            raise UserError(
-                f"holds a {held}, which is only used, never trained: {why}",
-                remedy="leave it out, or give it as `teacher` to a preset that distils",
+        why, another = f"and the run trains a {wanted.name}", f"name a preset that trains a {given.name}"
+        if given.frozen:
+            why, another = (
+                f"which is only used, never trained: {given.frozen}",
+                "give it as `teacher` to a preset that distils",
             )
-        raise UserError(
-            f"holds a {held}, and the run trains a {trained}",
-            remedy=f"name a preset that trains a {held}, or leave it out",
-        )
+        raise UserError(f"holds a {given.name}, {why}", remedy=f"{another}, or leave it out")
 
 
 def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:
