@@ -44,32 +44,19 @@ class Captioner(DecoderModel):
         source: Array,
         target: Array,
         *,
-        target_padding: Array | None = None,
-        memory_padding: Array | None = None,
-        target_mask: Array | None = None,
-        memory_mask: Array | None = None,
-        causal: bool | None = None,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
+        **masks: Any,
     ) -> Array:
-        """The logits [B, T, K] of the next tokens of a caption; other arguments are those of a Transformer's call.
+        """The logits [B, T, K] of the next tokens of a caption; `masks` are those of `write`, as of a Transformer.
 
         Args:
             source: normalised images [B, h, w, C], or vectors [B, S, C].
             target: ids [B, T].
         """
         check_batch(source, target)
-        return self.write(
-            self.encode(source, keys=keys, intermediates=intermediates),
-            target,
-            keys,
-            intermediates,
-            target_padding=target_padding,
-            memory_padding=memory_padding,
-            target_mask=target_mask,
-            memory_mask=memory_mask,
-            causal=causal,
-        )
+        memory = self.encode(source, keys=keys, intermediates=intermediates)
+        return self.write(memory, target, keys, intermediates, **masks)
 
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass, {name: array}; `masks` are keyword arguments of a call.

@@ -216,9 +216,7 @@ class Decoder(nnx.Module):
             )
 
     def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop. Shapes:
-        x [B, D] -> ([B, D], the cache with these tokens).
-        """
+        """Decode one position, x [B, D] -> ([B, D], the cache with it); beyond the cache's length that is undefined."""
         self.check(x, cache)
         mask = (jnp.arange(cache.length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]
         bias = None if self.relative is None else self.relative.at(cache.index, cache.length)

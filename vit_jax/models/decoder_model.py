@@ -167,8 +167,9 @@ class DecoderModel(Network):
     @mesh_agnostic
     @with_promotion
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop. Shapes:
-        tokens ids [B] -> (logits [B, K] of the next tokens, the cache with these tokens).
+        """Decode one position: ids [B] -> (logits [B, K] of the next, the cache with these).
+
+        Beyond the length of the cache the result is undefined: the caller has to stop.
         """
         assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
         self.decoder.check(tokens, cache)

@@ -10,6 +10,7 @@ from ..errors import Field, UserError
 from ..files.terminal import JOINERS
 from ..tasks.spec import TaskSpec
 from ..tasks.table import TASKS, task_spec
+from .values import part_classes
 
 LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
 
@@ -17,19 +18,10 @@ LONGEST = 200  # bytes of a run's name: file systems take 255, of which names th
 def check_run(run: RunConfig) -> RunConfig:
     """The run, unchanged."""
     spec = task_spec(run.task)
-    if type(run.model) is not spec.network:
-        raise UserError(
-            Field("task"),
-            f"is {run.task}, which trains a {spec.network.name}, but model is a {run.model.name}",
-            "start from a preset of that task",
-        )
-    for name, part in (("data", spec.data), ("augment", spec.augment), ("loss", spec.loss)):
-        if type(getattr(run, name)) is not part:
-            raise UserError(
-                Field(name),
-                f"is of class {type(getattr(run, name)).__name__}, but the task {run.task} needs {part.__name__}",
-                "give one",
-            )
+    for name, part in part_classes(run.task).items():
+        if (given := type(getattr(run, name))) is not part:
+            what = f"is of class {given.__name__}, but the task {run.task} needs {part.__name__}"
+            raise UserError(Field(name), what, "give one, or start from a preset of that task")
     _check_loss(run, spec)
     if run.teacher and not spec.has_teacher:
         learning = ", ".join(name for name, each in TASKS.items() if each.has_teacher)

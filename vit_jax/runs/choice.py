@@ -94,9 +94,7 @@ def same_identity(folder: Run, run: RunConfig) -> None:
 
 
 def changed_beside(error: UserError, folder: Run, run: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """What makes a run to resume another one, where an error blames a field that is as it was; else nothing. Returns
-    {field: (the folder's, the run's)}.
-    """
+    """{field: (the folder's, the run's)} of what makes it another run, if an error blames a field that is as it was."""
     changed = other_identity(folder.config(), run)
     return changed if changed.keys() - {*LENGTH} and error.subject not in changed else {}
 

@@ -88,13 +88,12 @@ def train(
         CheckFailed: where the loss is NaN or infinite.
         Interrupted: after a signal, once everything is saved.
     """
-    more = {"epochs": epochs} if epochs else {}
-    given = {"data": data, "class_names": class_names, "hosts": hosts}
+    changed = {**(fields or {}), **({"epochs": epochs} if epochs else {})}
     with telling(progress):
         if resume and (inside := members_of(resume)):
-            options: dict[str, Any] = {"fields": {**(fields or {}), **more}, **given}
-            return cast(Summary, sum_up(inside, [train(resume=member, **options) for member in inside]))
-        asked = train_request(run, preset, folder, resume, {**(fields or {}), **more})
+            given: dict[str, Any] = {"data": data, "class_names": class_names, "hosts": hosts, "fields": changed}
+            return cast(Summary, sum_up(inside, [train(resume=member, **given) for member in inside]))
+        asked = train_request(run, preset, folder, resume, changed)
         return exhausted(run_steps(asked, data, class_names, hosts))
 
 
@@ -128,8 +127,8 @@ def steps(
     """
 
     def events() -> Generator[Event, None, None]:
-        more = {"epochs": epochs} if epochs else {}
-        asked = train_request(run, preset, folder, resume, {**(fields or {}), **more})
+        changed = {**(fields or {}), **({"epochs": epochs} if epochs else {})}
+        asked = train_request(run, preset, folder, resume, changed)
         summary = yield from run_steps(asked, data, class_names, hosts, begin)
         yield Event("end", summary["step"], summary["epoch"], summary=summary)
 

@@ -133,9 +133,7 @@ class Checkpoints:
                 self._forget(step)
 
     def restore(self, parameters: dict[str, Any]) -> tuple[Saved | None, list[str]]:
-        """The newest valid checkpoint. Returns (the checkpoint, or None if no save was completed; why each newer one
-        was skipped).
-        """
+        """(The newest valid checkpoint, None if no save was completed; why each newer one was skipped)."""
         skipped: list[str] = []
         steps = self.run.steps()
         for step in steps:

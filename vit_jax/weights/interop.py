@@ -83,9 +83,7 @@ class Weights:
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
 
     def to_use(self) -> dict[str, np.ndarray]:
-        """All parameters, of which float64 stays and others become float32. Raises UserError where their use is not
-        known.
-        """
+        """All parameters, float64 as it is, others as float32. Raises UserError where their use is not known."""
         from convert.recognise.outputs import unsettled
 
         if error := unsettled(self.path, self.config, self.facts.outputs):
@@ -212,9 +210,7 @@ class Start:
 
 
 def config_in(path: str) -> NetworkConfig:
-    """The config of the network whose weights a file or folder holds; fields that they do not tell have their
-    defaults.
-    """
+    """The config of the network whose weights a file or folder holds; fields that it does not tell have defaults."""
     check_convert()
     from convert.recognise.config import MissingFields
 
@@ -231,10 +227,8 @@ def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> No
     if given is not wanted:
         why, another = f"and the run trains a {wanted.name}", f"name a preset that trains a {given.name}"
         if given.frozen:
-            why, another = (
-                f"which is only used, never trained: {given.frozen}",
-                "give it as `teacher` to a preset that distils",
-            )
+            why = f"which is only used, never trained: {given.frozen}"
+            another = "give it as `teacher` to a preset that distils"
         raise UserError(f"holds a {given.name}, {why}", remedy=f"{another}, or leave it out")
 
 
