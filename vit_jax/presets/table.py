@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
-from ..config.dotted import value_at
+from ..config.dotted import replace_fields, value_at
 from ..config.hints import nearest
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
@@ -20,7 +20,7 @@ from ..plugins import Plugin, Table
 from ..runs.values import with_fields
 from .images import ImageName, published_preset
 from .text import CaptionName, TextName
-from .variants import VARIANTS, Preset, with_variant
+from .variants import PURPOSES, VARIANTS, Preset
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -66,7 +66,9 @@ def preset(name: str) -> Preset:
         raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")
     if name in VARIANTS:
         base, _, kind = name.rpartition("-")
-        return with_variant(PRESETS[base](), base, kind)
+        variant, purpose = VARIANTS[name], PURPOSES[kind]
+        help = f"As {base}, with other settings: {purpose}. {variant.help}"
+        return Preset(replace_fields(PRESETS[base]().run, variant.fields), f"{base}: {purpose}", help)
     if is_sized(name):
         return published_preset(name)
     if name in PRESETS:

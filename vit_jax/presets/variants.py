@@ -206,13 +206,3 @@ VARIANTS = {
         {**_768, **_ON_A_GPU, "epochs": 50},
     ),
 }
-
-
-def with_variant(found: Preset, base: str, kind: str) -> Preset:
-    """One of a preset's variants."""
-    variant = VARIANTS[f"{base}-{kind}"]
-    return Preset(
-        replace_fields(found.run, variant.fields),
-        f"{base}: {PURPOSES[kind]}",
-        f"As {base}, with other settings: {PURPOSES[kind]}. {variant.help}",
-    )

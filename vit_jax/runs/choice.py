@@ -44,7 +44,7 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: 
         else:
             clauses = (difference(each, its) for each, its in same) if difference else ()
             if (clause := next(filter(None, clauses), "")) and named:
-                raise _other_content(folder, clause)
+                raise other_content(folder, clause)
             if not clause:
                 return folder
         number += 1
@@ -108,13 +108,8 @@ def other_run(folder: Run, changed: Mapping[str, tuple[Any, Any]]) -> UserError:
     return UserError(folder, f"holds another run, which differs in {fields}", remedy)
 
 
-def check_content(folder: Run, run: RunConfig, difference: Difference) -> None:
-    """Raise UserError if the folder has a run that was made from something else."""
-    if clause := difference(folder, run):
-        raise _other_content(folder, clause)
-
-
-def _other_content(folder: Run, clause: str) -> UserError:
+def other_content(folder: Run, clause: str) -> UserError:
+    """The error for a folder whose run was made from something else, as a clause says."""
     remedy = (
         "give what it was made from, which may lie anywhere, or train anew under another `name`, from these "
         f"weights by `init {shlex.quote(str(folder))}`"

@@ -102,7 +102,10 @@ def _test(s: Session, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
         entries[name] = {"last" if w == "raw" else "last_ema": as_json(r.metrics) for w, r in results.items()}
         shown[name] = results["raw"]
         if s.best is not None and best is not None:
-            shown[name] = results[_best_kind(s)] if last else _measure(s, best, split, task)
+            if last:
+                shown[name] = results[_best_kind(s)]
+            else:
+                shown[name] = s.setup.evaluator.measure(_on_devices(s, best), split, s.run.batch, task.examine)
             entries[name]["best"] = as_json(shown[name].metrics)
         notes += shown[name].notes
         if chance := s.task.at_chance(split, shown[name]):
@@ -166,11 +169,6 @@ def _calibrate(s: Session, best: dict[str, Any] | None) -> tuple[dict[str, Any] 
     out = s.setup.evaluator.outputs_of(_on_devices(s, best), validation, s.run.batch)
     entries, task = s.task.calibrate(validation, out)
     return {"step": s.best["step"], "weights": _best_kind(s), **entries}, task
-
-
-def _measure(s: Session, parameters: dict[str, Any], split: Any, task: Task) -> Evaluation:
-    """The final result of parameters on a split."""
-    return s.setup.evaluator.measure(_on_devices(s, parameters), split, s.run.batch, task.examine)
 
 
 def _on_devices(s: Session, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from .loop import loop
 from .progress import Told, suppress_output, telling, told
 from .resume import resume, run_now
 from .session import Event, Summary, exhausted
-from .setup import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, set_up, without_outputs
+from .setup import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, set_up
 from .stopping import Caught, signals
 
 if TYPE_CHECKING:
@@ -213,7 +213,9 @@ def steps_with(
 ) -> Generator[Event, None, Summary]:
     """Train on some hosts, telling what happens."""
     run, preset, folder, resumed, _ = asked
-    checked = preflight(run if hosts.owner else without_outputs(run), hosts)
+    if not hosts.owner:  # it writes nothing for the user
+        run = replace(run, tensorboard=False, wandb="", profile_steps="", hooks=())
+    checked = preflight(run, hosts)
     contents = Contents(given, hosts=hosts)
     with contextlib.ExitStack() as stack:
         goes_on = False

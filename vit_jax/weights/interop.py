@@ -55,9 +55,7 @@ class Weights:
     assumed: tuple[str, ...]  # fields of the config that only the caller stated
     chosen: str  # of a run: which step and which of its weights; else empty
     plan: Any
-    resize: str = (
-        ""  # the --adapt by which its library takes the images of its preprocessing, of another size than config
-    )
+    resize: str = ""  # the --adapt by which its library takes images of its preprocessing, where config has other ones
     resized: str = ""
 
     @property
