@@ -89,14 +89,8 @@ class Table(dict[str, Parameter]):
     ) -> None:
         """Add a linear map."""
         scheme = torchvision if self.init == "torchvision" else self.init
-        self._dense(
-            name,
-            n_in,
-            n_out,
-            ZEROS if zero else kernel or self._kernel(n_in, n_out, scheme),
-            bias,
-            ZEROS if zero else self._bias(n_in),
-        )
+        kernel = kernel or self._kernel(n_in, n_out, scheme)
+        self._dense(name, n_in, n_out, ZEROS if zero else kernel, bias, ZEROS if zero else self._bias(n_in))
 
     def attention(
         self,

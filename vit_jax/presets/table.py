@@ -82,29 +82,11 @@ def preset(name: str) -> Preset:
 
 
 @overload
-def build(
-    what: ImageName | RunConfig[ViTConfig],
-    classes: int | None = None,
-    image: int | None = None,
-    seed: int = 0,
-    **fields: Any,
-) -> ViT: ...
+def build(what: ImageName | RunConfig[ViTConfig], *sizes: int | None, **fields: Any) -> ViT: ...
 @overload
-def build(
-    what: TextName | RunConfig[TransformerConfig],
-    classes: int | None = None,
-    image: int | None = None,
-    seed: int = 0,
-    **fields: Any,
-) -> Transformer: ...
+def build(what: TextName | RunConfig[TransformerConfig], *sizes: int | None, **fields: Any) -> Transformer: ...
 @overload
-def build(
-    what: CaptionName | RunConfig[CaptionerConfig],
-    classes: int | None = None,
-    image: int | None = None,
-    seed: int = 0,
-    **fields: Any,
-) -> Captioner: ...
+def build(what: CaptionName | RunConfig[CaptionerConfig], *sizes: int | None, **fields: Any) -> Captioner: ...
 @overload
 def build(
     what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any

@@ -14,7 +14,7 @@ from ..config.trees import flatten
 from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
 from ..files.metrics import HISTOGRAMS, as_json
-from ..files.places import is_kept, publish_several
+from ..files.places import is_kept, publish, publish_several
 from ..files.reading import show_path
 from ..files.terminal import print_note, print_wrapped, printable
 from ..plugins import CAPABILITIES
@@ -62,7 +62,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         sync_tree(folder)
     s.folder.write_summary(summary, s.log.written())
     s.hooks.each("end", s.folder, False)
-    s.folder.publish()
+    publish(s.folder.path)
     show(s.folder, summary)
     s.hosts.barrier()
     return summary

@@ -18,7 +18,7 @@ from ..config.dotted import replace_fields
 from ..config.hints import naming_gone
 from ..config.run import RunConfig
 from ..errors import UserError
-from ..files.places import local_copy
+from ..files.places import local_copy, own, publish
 from ..files.reading import show_path
 from ..files.terminal import print_note
 from ..machine import backend
@@ -133,11 +133,11 @@ def steps(
         yield Event("end", summary["step"], summary["epoch"], summary=summary)
 
     def begin(folder: runs.Run) -> None:
-        _LOOPS[os.path.realpath(folder.path)] = own[0]
+        _LOOPS[os.path.realpath(folder.path)] = itself[0]
 
-    own = list[weakref.ref[Generator[Event, None, None]]]()
+    itself = list[weakref.ref[Generator[Event, None, None]]]()
     generator = events()
-    own.append(weakref.ref(generator))  # it must not hold itself: a loop that is left ends at once
+    itself.append(weakref.ref(generator))  # it must not hold itself: a loop that is left ends at once
     return generator
 
 
@@ -254,7 +254,7 @@ def _trained(
     with _undone_unless_begun(folder):
         session = resume(setup, folder, preset, caught)
     with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
-        folder.publish()
+        publish(folder.path)
         summary = finish(session, (yield from loop(session)))
         yield from session.new_events()
     return summary
@@ -287,7 +287,7 @@ def _own_folder(folder: runs.Run) -> Iterator[None]:
     if left is not None:
         with contextlib.suppress(ValueError):  # it is this very call that it makes
             left.close()
-    with folder.lock(), folder.writing():
+    with folder.lock(), own(folder.path):
         try:
             yield
         finally:
