@@ -73,18 +73,8 @@ class DecoderBlock(nnx.Module):
         intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        crossed = self.cross_attention.project(memory, memory)
-        return self.step(
-            x,
-            None,
-            None,
-            crossed,
-            mask,
-            memory_mask,
-            bias,
-            keys=keys,
-            intermediates=intermediates,
-        )[0]
+        masks, crossed = (mask, memory_mask, bias), self.cross_attention.project(memory, memory)
+        return self.step(x, None, None, crossed, *masks, keys=keys, intermediates=intermediates)[0]
 
     def step(
         self,
@@ -170,22 +160,10 @@ class Decoder(nnx.Module):
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         bias = None if self.relative is None else self.relative(x.shape[1], x.shape[1])
+        masks = mask, memory_mask, bias
 
-        def call(
-            block: DecoderBlock,
-            x: Array,
-            i: int | Array,
-            intermediates: Intermediates | None = None,
-        ) -> Array:
-            return block(
-                x,
-                memory,
-                mask,
-                memory_mask,
-                bias,
-                keys=fold(keys, i),
-                intermediates=intermediates,
-            )
+        def call(block: DecoderBlock, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
+            return block(x, memory, *masks, keys=fold(keys, i), intermediates=intermediates)
 
         x = self.blocks.apply_blocks(x, call, intermediates, ("self_attention", "cross_attention"))
         x = x if self.norm is None else self.norm(x)
