@@ -86,20 +86,12 @@ def check_settings(run: RunConfig) -> None:
 
 def check_encoder(run: RunConfig) -> None:
     """Raise UserError where a run has `init_encoder`, but no encoder that could start from it."""
-    if not run.init_encoder:
-        return
-    if not run.model.encoder_field:
-        raise UserError(
-            Field("init_encoder"),
-            f"is {run.init_encoder}, but a {run.model.name} has no encoder of its own",
-            "give the weights as init",
-        )
-    if run.init:
-        raise UserError(
-            Field("init_encoder"),
-            f"is {run.init_encoder} and init is {run.init}, which has an encoder",
-            "leave one of them out",
-        )
+    if run.init_encoder and not run.model.encoder_field:
+        what = f"is {run.init_encoder}, but a {run.model.name} has no encoder of its own"
+        raise UserError(Field("init_encoder"), what, "give the weights as init")
+    if run.init_encoder and run.init:
+        what = f"is {run.init_encoder} and init is {run.init}, which has an encoder"
+        raise UserError(Field("init_encoder"), what, "leave one of them out")
 
 
 def check_complete(run: RunConfig) -> RunConfig:
