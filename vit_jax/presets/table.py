@@ -52,6 +52,7 @@ PRESETS: Table[Callable[[], Preset]] = Table(
         **_ours("images", "vit-1024x6", "distil-1024x6", "finetune"),
     },
 )
+Count = int | None  # of classes, or of pixels; None: as the network is otherwise
 DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names none, and with --init
 
 
@@ -82,19 +83,31 @@ def preset(name: str) -> Preset:
 
 
 @overload
-def build(what: ImageName | RunConfig[ViTConfig], *sizes: int | None, **fields: Any) -> ViT: ...
-@overload
-def build(what: TextName | RunConfig[TransformerConfig], *sizes: int | None, **fields: Any) -> Transformer: ...
-@overload
-def build(what: CaptionName | RunConfig[CaptionerConfig], *sizes: int | None, **fields: Any) -> Captioner: ...
+def build(
+    what: ImageName | RunConfig[ViTConfig], classes: Count = None, image: Count = None, seed: int = 0, **fields: Any
+) -> ViT: ...
 @overload
 def build(
-    what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
+    what: TextName | RunConfig[TransformerConfig],
+    classes: Count = None,
+    image: Count = None,
+    seed: int = 0,
+    **fields: Any,
+) -> Transformer: ...
+@overload
+def build(
+    what: CaptionName | RunConfig[CaptionerConfig],
+    classes: Count = None,
+    image: Count = None,
+    seed: int = 0,
+    **fields: Any,
+) -> Captioner: ...
+@overload
+def build(
+    what: str | RunConfig, classes: Count = None, image: Count = None, seed: int = 0, **fields: Any
 ) -> nnx.Module: ...
 @with_fixed_settings
-def build(
-    what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
-) -> Any:
+def build(what: str | RunConfig, classes: Count = None, image: Count = None, seed: int = 0, **fields: Any) -> Any:
     """An untrained network: a Vision Transformer of a published size, or that of a preset or a run.
 
     Args:
