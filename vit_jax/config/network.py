@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+from ..errors import Field, UserError
 from .dotted import field_types, leaves, replace_fields, value_at
 from .fields import Kind, Mark, check_ranges
 
@@ -315,6 +316,13 @@ class NetworkConfig:
     def without_dropout(self) -> Self:
         """The config with every rate at which training drops values at 0."""
         return replace_fields(self, dict.fromkeys(self.marked("drops"), 0.0))
+
+    def check_stack(self, chosen: Mapping[str, bool]) -> None:
+        """Check that the network has the stack of equal blocks that these fields of a run choose how to compute."""
+        for field, asked in chosen.items():
+            if asked and not self.marked("counts_blocks"):
+                what = f"is chosen, but a {self.name} has no stack of equal blocks"
+                raise UserError(Field(field), what, "leave it out")
 
 
 @functools.cache

@@ -32,10 +32,7 @@ def check_run(run: RunConfig) -> RunConfig:
         )
     check_ranges(run)
     spec.check(run)
-    for name, chosen in (("scan", run.scan), ("remat", run.remat != "none")):
-        if chosen and not run.model.marked("counts_blocks"):
-            what = f"is chosen, but a {run.model.name} has no stack of equal blocks"
-            raise UserError(Field(name), what, "leave it out")
+    run.model.check_stack({"scan": run.scan, "remat": run.remat != "none"})
     check_settings(run)
     check_lora(run)
     check_groups(run.optim, trainable_table(run))
