@@ -262,7 +262,7 @@ BAD_RUNS = [
     (dict(data=dict(folds=1)), "data.folds", "1", "2 or more"),
     (dict(data=dict(folds=5, fold=5)), "data.fold", "5", "data.folds"),
     (dict(task="clasify"), "task", "'clasify'", "classify"),
-    (dict(model=TransformerConfig()), "task", "classify", "ViT", "model", "Transformer"),
+    (dict(model=TransformerConfig()), "model", "TransformerConfig", "classify", "ViTConfig"),
     (dict(data=DataConfig()), "data", "DataConfig", "classify", "ImageData"),
     *(({"task": "translate", **fields}, *words) for fields, *words in BAD_TEXTS),
 ]
