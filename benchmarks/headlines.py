@@ -81,14 +81,14 @@ class Headline:
     @property
     def network(self) -> str:
         """The preset without its recipe."""
-        return VARIANTS[self.preset][0] if self.preset in VARIANTS else self.preset
+        return self.preset.rpartition("-")[0] if self.preset in VARIANTS else self.preset
 
     @property
     def recipe(self) -> str:
         """That by which it was trained, or "preset"; or the fields in which it differs, or the digest of its config."""
         run = parse(shlex.split(self.command.partition(";")[0]))[1].run()
         usual = {"preset": preset(self.network)} | {
-            kind: preset(name) for name, (base, kind) in VARIANTS.items() if base == self.network
+            name.rpartition("-")[2]: preset(name) for name in VARIANTS if name.rpartition("-")[0] == self.network
         }
         others = {kind: differences(run, each.run).keys() - BESIDE for kind, each in usual.items()}
         nearest = min(others, key=lambda kind: (len(others[kind] - {"epochs"}), len(others[kind])))

@@ -156,11 +156,11 @@ def train(words: list[str]) -> int:
 def leave(url: str, out: Path) -> int:
     """Write what a run in the store has left, and the objects that no record names."""
     from vit_jax.extras.stores.records import Records
-    from vit_jax.files.places import store_of
+    from vit_jax.files.places import pull_weights, store_of
     from vit_jax.runs import find
 
     run, store = find(url), store_of(url)
-    run.pull_weights()
+    pull_weights(run.path)
     found = {k: v for k, v in left(run).items() if k != "beside"}
     kept = [record for number in Records(store).numbers() if (record := Records(store).read(number))]
     named = {name for record in kept for file in record.files.values() for name, _ in file.parts}

@@ -31,7 +31,7 @@ from vit_jax.files import terminal
 from vit_jax.files.destination import OF_A_RUN
 from vit_jax.models.lowering import rounds_factors
 from vit_jax.presets.table import PRESETS, preset
-from vit_jax.presets.variants import NOTEBOOKS, PURPOSES, VARIANTS
+from vit_jax.presets.variants import PURPOSES, VARIANTS
 from vit_jax.runs.values import flat, from_dict
 from vit_jax.training import finish, setup
 
@@ -173,8 +173,9 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
         shown = " ".join(text.split())
         assert "notebook prints 0.755 on test after 100 epochs" in shown
         assert (f"cifar10-48x4: {preset('cifar10-48x4').title}." in shown) == (asked != "cifar10-48x4")
-        for name, (base, kind) in VARIANTS.items():
-            other = f"{name}: {PURPOSES[kind]}. {NOTEBOOKS[base].variants[kind].help}"
+        for name, variant in VARIANTS.items():
+            base, _, kind = name.rpartition("-")
+            other = f"{name}: {PURPOSES[kind]}. {variant.help}"
             assert (other in shown) == (base == "cifar10-48x4" and name != asked)
 
 

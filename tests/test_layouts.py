@@ -107,8 +107,8 @@ for network in NETWORKS.values():
     for name, hint in typing.get_type_hints(network).items():
         if typing.get_origin(hint) is typing.Literal:
             network.__annotations__[name] = typing.Literal[(*typing.get_args(hint), "newer")]
-dotted._field_types.cache_clear()
-dotted._leaves.cache_clear()
+dotted.field_types.cache_clear()
+dotted.leaves.cache_clear()
 
 from convert.dialects import LAYOUTS
 from convert.dialects.other_names import FAMILIES, OTHER_NAMES, canonical

@@ -16,7 +16,7 @@ from vit_jax import plugins
 from vit_jax.commands import cli, predict
 from vit_jax.errors import UserError
 from vit_jax.extras.stores import copies as kept_runs
-from vit_jax.files.places import copied, local_copy, store_of
+from vit_jax.files.places import copied, local_copy, own, publish, store_of
 from vit_jax.files.reading import COPIES
 from vit_jax.runs import Run
 
@@ -78,9 +78,9 @@ def test_a_store_of_another_package_holds_images_shards_and_a_run(package, machi
 
     machine("first")
     run = Run(local_copy("mem://place/runs/digits"))
-    with run.writing():
+    with own(run.path):
         shutil.copytree(digits_run, run.path, dirs_exist_ok=True)
-        run.publish()
+        publish(run.path)
     machine("second")
     for place in ("mem://place/images", "wds:mem://place/*.tar"):
         assert probabilities("mem://place/runs/digits", place, tmp_path / "b.csv") == expected

@@ -197,7 +197,7 @@ def test_the_split_that_was_chosen_on_can_be_measured_but_not_train(splits):
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(UserError, match="flip: needs the network's logits, and the probe knn has none"):
+    with pytest.raises(UserError, match="flip needs the network's own answers, and a probe takes their place"):
         evaluate.command(["digits", "--probe", "knn", "--flip"])
     with pytest.raises(UserError, match="--probe kmeans: choose one of none, knn, linear"):
         evaluate.command(["digits", "--probe", "kmeans"])

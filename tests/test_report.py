@@ -59,7 +59,8 @@ def run(console: Console, clock: Clock, steps: int = 100, epochs: int = 10, star
         bar.say("compiling")
         for step in range(start, start + steps):
             clock.now += 0.5
-            bar.update(step, *([{"loss": 1.2345, "accuracy": 0.5}, 12345.0] if step % 10 == 0 else []))
+            values = {"loss": 1.2345, "accuracy": 0.5}
+            bar.update(step, **({"values": values, "examples": 12345.0} if step % 10 == 0 else {}))
     return frames(console)
 
 
@@ -93,7 +94,7 @@ def test_bar_shows_tokens_and_padding_only_where_there_is_room(clock):
         with Progress(10, 100, 1, 64, console=console, unit="sentences") as bar:
             for step in range(1, 101):
                 clock.now += 0.5
-                bar.update(step, {"loss": 1.2345, "accuracy": 0.5}, 321.0, 4321.0, 0.216)
+                bar.update(step, {"loss": 1.2345, "accuracy": 0.5}, examples=321.0, tokens=4321.0, padding=0.216)
         return frames(console)[-1]
 
     assert "321 sentences/s  4,321 tokens/s, 22% padding  took" in last(160)
@@ -177,7 +178,7 @@ def test_not_a_number_is_shown(clock):
     with Progress(1, 10, 1, 8, console=console) as bar:
         for value in (math.nan, math.inf, 1e30, -1e-30):
             clock.now += 1
-            bar.update(1, {"loss": value, "accuracy": value}, 1e12)
+            bar.update(1, {"loss": value, "accuracy": value}, examples=1e12)
     assert max(map(len, frames(console))) <= 80 and any("loss nan" in line for line in frames(console))
 
 
@@ -212,7 +213,7 @@ def test_plain_lines(clock, capsys):
         bar.say("compiling")
         for step in range(1, 151):
             clock.now += 0.25
-            bar.update(step, {"loss": 0.5, "accuracy": 0.25}, 1000.0)
+            bar.update(step, {"loss": 0.5, "accuracy": 0.25}, examples=1000.0)
     lines = capsys.readouterr().out.splitlines()
     # Every 10 s (40 steps), at the end of the epoch, and where it stopped.
     steps = [int(re.search(r"step (\d+)/200", line)[1]) for line in lines[1:]]

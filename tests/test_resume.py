@@ -43,6 +43,7 @@ from vit_jax.extras.report import hook
 from vit_jax.extras.stores import copies as mirror
 from vit_jax.extras.stores import mirror as mirrors
 from vit_jax.extras.stores.objects import ObjectStore
+from vit_jax.files import places
 from vit_jax.files.digests import array_digest
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import division
@@ -300,7 +301,7 @@ def test_killed_between_two_requests_a_run_in_a_store_goes_on_elsewhere(
         elsewhere(3)
         found = vit_jax.runs.find(summary["folder"])
         assert str(found) == summary["folder"] == "s3://bucket/runs/run"
-        found.pull_weights()
+        places.pull_weights(found.path)
         assert_same(result(found), ended(reference))
         assert train(resume=summary["folder"])["step"] == STEPS, "of a finished run nothing is done"
         assert [each.members[0].ended for each in gather(["s3://bucket/runs"]).lines] == ["finished"]

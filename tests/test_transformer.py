@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from vit_jax.config.trees import flatten, unflatten
-from vit_jax.models.attention import Attention, attention_mask, from_torch_mask
+from vit_jax.models.attention import Attention, attention_mask
 from vit_jax.models.build import definition, start
 from vit_jax.models.layers import sinusoids
 from vit_jax.models.state import merge, split_model
@@ -164,18 +164,6 @@ def test_masks_per_head_restrict_that_head_alone():
         jnp.array_equal(intermediates["attention"][0, 1], jnp.eye(3)[jnp.zeros(3, int)])
         and float(intermediates["attention"][0, 0].min()) > 0
     )
-
-
-def test_torch_masks_become_ours():
-    causal = np.triu(np.ones((3, 3), bool), 1)  # torch: True = ignore
-    assert jnp.array_equal(from_torch_mask(causal, heads=2)[0, 0], np.tril(np.ones((3, 3), bool)))
-    per_head = np.random.default_rng(0).random((4, 3, 5)) < 0.5  # row b * heads + h
-    assert all(
-        jnp.array_equal(from_torch_mask(per_head, heads=2)[b, h], ~per_head[2 * b + h]) for b in (0, 1) for h in (0, 1)
-    )
-    assert jnp.array_equal(from_torch_mask(np.array([[False, True]])), jnp.array([[True, False]]))
-    with pytest.raises(ValueError, match="only boolean masks"):
-        from_torch_mask(np.zeros((3, 3)), heads=2)
 
 
 # --------------------------------------------------------------------------------------- decoding

@@ -18,6 +18,7 @@ from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_json
 from vit_jax.files.digests import array_digest, with_digest
 from vit_jax.files.metrics import NO_LOG
+from vit_jax.files.places import pull_weights
 from vit_jax.files.terminal import print_note
 from vit_jax.runs import Run, read_files, record_of
 from vit_jax.runs.folder import with_calibration
@@ -47,7 +48,7 @@ def open_run(path: str | os.PathLike[str], step: Step = None, training: bool = F
     where the run has them; with `training` the raw ones.
     """
     run = Run(path)
-    run.pull_weights()
+    pull_weights(run.path)
     record = run.record()
     if remark := run.remark():
         print_note(remark, sys.stderr)

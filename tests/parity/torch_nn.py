@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from convert.verify.checks import Check, gradients, values
 from convert.verify.sides import Ours
 from convert.write.program.network import on_cpu
-from vit_jax.models.attention import Attention, attention_mask, from_torch_mask
+from vit_jax.models.attention import Attention, attention_mask
 from vit_jax.models.decoder import Decoder, DecoderBlock
 from vit_jax.models.transformer import Encoder, EncoderBlock
 from vit_jax.models.transformer_config import TransformerConfig
@@ -56,6 +56,14 @@ VECTORS = TransformerConfig(
 
 
 # ---------------------------------------------------------------------------- names, ours to torch's
+
+
+def from_torch_mask(mask, heads=0):
+    """A boolean mask of torch, True = ignore, in our form, True = attend: [B, Nk], or with heads 4-D."""
+    keep = ~jnp.asarray(mask)
+    if not heads:
+        return keep
+    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])
 
 
 def names_linear(p: Tensors, ours: str, theirs: str) -> Tensors:

@@ -17,7 +17,7 @@ from ..config.decoding import SearchFlags
 from ..config.fields import check_ranges
 from ..config.outputs import Outputs
 from ..config.run import paths_in
-from ..errors import DONE, UserError
+from ..errors import DONE
 from ..files.atomic import write_json
 from ..files.destination import check_folder, check_outputs
 from ..files.metrics import as_json
@@ -31,7 +31,6 @@ from .selection import described_by, flag_advised, table_fields
 if TYPE_CHECKING:
     from flax import nnx
 
-    from ..data.base import Given
     from ..tasks.base import Evaluation
     from ..tasks.predictor import Predictor
 
@@ -113,10 +112,12 @@ def evaluate(
         UserError: where there is no such split, the network does not have the classes, the run's own data is not what
             it was trained on, there are no images to mirror, or no classes for a probe.
     """
+    from ..data.base import Given
+
     texts = dict[str, Any](source_language=source_language, target_language=target_language, prefix=prefix, task=task)
     other = DataOptions(source=source, dir=data_dir, range=tuple(data_range), **texts, **table_fields(table))
     name, network = _network(path, which, ema, other.spoken)
-    given = _examples(data, class_names)
+    given = Given.of(data, class_names)
     how = dict[str, Any](batch=batch, flip=flip, probe=probe, bootstrap=bootstrap, skip_unreadable=skip_unreadable)
     parts = dict[str, Any](share=share, outputs=os.fspath(outputs), joined=os.fspath(joined))
     asked = EvaluateFlags(run=name, split=split, weights=which, data=other, force=True, **how, **parts)
@@ -135,17 +136,6 @@ def _network(path: Any, which: str, ema: bool | None, spoken: Spoken) -> tuple[s
     from ..weights.load import complete
 
     return "the network", complete(path, which, ema, spoken)
-
-
-def _examples(data: Any, class_names: Sequence[str]) -> Given | None:
-    """Examples from Python, if there are any. Raises UserError where classes of none are named."""
-    if data is None:
-        if class_names:
-            raise UserError("class_names", "are those of examples given as data=...", "leave them out")
-        return None
-    from ..data.base import Given
-
-    return Given(data, class_names)
 
 
 NAMES = {"run": "path", "data.source": "source", "data.dir": "data_dir", "data.range": "data_range"}

@@ -95,10 +95,7 @@ class Request:
         f, other = self.flags, bool(self.flags.data.source) or self.given is not None
         if self.given is not None and (f.data.source or f.data.dir):
             raise UserError("data", f"is given, and so is {f.data.source or f.data.dir}", "leave one of them out")
-        if f.flip and f.probe != "none":
-            what = f"needs the network's logits, and the probe {f.probe} has none"
-            raise UserError("flip", what, "leave one of them out")
-        for name in ("bootstrap", "probabilities"):
+        for name in ("flip", "bootstrap", "probabilities"):
             if getattr(f, name) and f.probe != "none":
                 what = "needs the network's own answers, and a probe takes their place"
                 raise UserError(Field(name), what, "leave one of them out")

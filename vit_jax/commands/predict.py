@@ -60,15 +60,12 @@ def command(arguments: list[str]) -> int:
     if share := read_share(o.share):
         inputs.take(share, o.batch)
     model = open_network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
-    if "top" in stated and model.task.searching({}) is not None:
-        raise UserError(
-            Field("top"),
-            f"is {o.top}, but this network says a text and no classes",
-            f"for {o.top} texts of each input give `beam {o.top}` and `nbest {o.top}`",
-        )
-    if "top" in stated and model.no_top:
-        what, remedy = model.no_top
-        raise UserError(Field("top"), f"is {o.top}, but {what}", remedy)
+    if "top" in stated:
+        texts = f"for {o.top} texts of each input give `beam {o.top}` and `nbest {o.top}`"
+        says_text = model.task.searching({}) is not None
+        no_top = ("this network says a text and no classes", texts) if says_text else model.no_top
+        if no_top:
+            raise UserError(Field("top"), f"is {o.top}, but {no_top[0]}", no_top[1])
     if o.probabilities:
         model.check_columns(o.probabilities)
     able = dict[str, Capability]()

@@ -240,22 +240,16 @@ def _name_of(file: str, beside: str) -> str:
 def _preset_run(name: str) -> RunConfig:
     """The run of a preset. Raises UserError saying what else the word may have meant."""
     if not is_preset(name):
+        kind = "a folder" if os.path.isdir(name) else "a file" if os.path.isfile(name) else ""
+        remedy = f"--config {name} reads a config, --init {name} starts from weights"
+        if kind == "a folder":
+            remedy = f"--resume {name} continues a run, --init {name} starts from its weights, "
+            remedy += f"--data.source folder:{name} trains on its images"
         if users := [each for each in PRESETS.ours if preset(each).run.data.source == name]:
-            raise UserError(
-                f"{name} is a set of images, not a preset",
-                remedy=f"give one that trains on it ({', '.join(users)}), or another and --data.source {name}",
-            )
-        if os.path.isdir(name):
-            raise UserError(
-                f"{name} is a folder, not a preset",
-                remedy=f"--resume {name} continues a run, --init {name} starts from its weights, "
-                f"--data.source folder:{name} trains on its images",
-            )
-        if os.path.isfile(name):
-            raise UserError(
-                f"{name} is a file, not a preset",
-                remedy=f"--config {name} reads a config, --init {name} starts from weights",
-            )
+            kind = "a set of images"
+            remedy = f"give one that trains on it ({', '.join(users)}), or another and --data.source {name}"
+        if kind:
+            raise UserError(f"{name} is {kind}, not a preset", remedy=remedy)
     return preset(name).run
 
 
@@ -308,13 +302,12 @@ def _description(named: str, name: str) -> str:
 
 def _variants(name: str) -> list[str]:
     """Paragraphs of help: what the notebook of a preset's network prints, and its other variants; empty without one."""
-    base, own = VARIANTS.get(name, (name, ""))
+    base = name.rpartition("-")[0] if name in VARIANTS else name
     if not (notebook := NOTEBOOKS.get(base)):
         return []
-    others = [
-        f"{base}-{kind}: {PURPOSES[kind]}. {each.help}" for kind, each in notebook.variants.items() if kind != own
-    ]
-    others += [f"{base}: {preset(base).title}."] if own else []
+    names = {f"{base}-{kind}": purpose for kind, purpose in PURPOSES.items()}
+    others = [f"{each}: {purpose}. {VARIANTS[each].help}" for each, purpose in names.items() if each != name]
+    others += [f"{base}: {preset(base).title}."] if name in VARIANTS else []
     printed = f"Its notebook prints {notebook.accuracy:.4g} on {notebook.split} after {notebook.epochs} epochs."
     return [f"{printed} Presets with the same network and other settings:", *others]
 

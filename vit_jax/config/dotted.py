@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Field, UserError, fields_inside
@@ -13,6 +13,7 @@ from .fields import check_ranges
 from .hints import hint, names_of, nearest
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Leaf(NamedTuple):
@@ -22,24 +23,21 @@ class Leaf(NamedTuple):
     default: Any
 
 
+def _cached(function: F) -> F:
+    """`functools.cache`; mypy takes the class of a config for unhashable."""
+    return typing.cast(F, functools.cache(function))
+
+
+@_cached
 def field_types(cls: type) -> dict[str, Any]:
     """{name: type of the value} of the fields of a config class, without those inside other configs."""
-    return _field_types(typing.cast(Hashable, cls))
-
-
-@functools.cache
-def _field_types(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
+@_cached
 def leaves(cls: type) -> dict[str, Leaf]:
     """{dotted name: Leaf} of all fields of a config class, also those of the configs inside it."""
-    return _leaves(typing.cast(Hashable, cls))
-
-
-@functools.cache
-def _leaves(cls: Any) -> dict[str, Leaf]:
     hints = field_types(cls)
     found: dict[str, Leaf] = {}
     for f in dataclasses.fields(cls):

@@ -9,21 +9,11 @@ import types
 import typing
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, get_args
 
 from ..errors import Field, UserError, fields_inside
 
 LARGEST = 2**31  # whole numbers are below it: steps are counted in int32
-
-
-class Bounds(TypedDict, total=False):
-    """The bounds of a range, by name."""
-
-    at_least: float
-    above: float
-    at_most: float
-    below: float
-    choices: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -139,23 +129,10 @@ Mark = Literal[
 ]
 
 
-class Marks(Bounds, total=False):
-    """The marks of an identity field, by name, and its bounds."""
-
-    training_only: bool
-    not_in_weights: bool
-    from_data: bool
-    of_head: bool
-    counts_blocks: bool
-    place: bool
-    not_drawn: bool
-
-
-def identity(default: Any, help: str, **more: Unpack[Marks]) -> Any:
-    """A field that changes the result of a run."""
-    given: dict[str, Any] = {**more}
-    marks = {mark for mark in get_args(Mark) if given.pop(mark, False)}
-    return _field(default, help, Range(**given), execution=False, marks=marks)
+def identity(default: Any, help: str, **more: Any) -> Any:
+    """A field that changes the result of a run; `more` are its marks, each True, and the bounds of its Range."""
+    marks = {mark for mark in get_args(Mark) if more.pop(mark, False)}
+    return _field(default, help, Range(**more), execution=False, marks=marks)
 
 
 def dropout_rate(help: str) -> Any:
@@ -163,12 +140,12 @@ def dropout_rate(help: str) -> Any:
     return _field(0.0, help, Range(at_least=0, below=1), execution=False, marks={"training_only", "drops"})
 
 
-def execution(default: Any, help: str, **bounds: Unpack[Bounds]) -> Any:
+def execution(default: Any, help: str, **bounds: Any) -> Any:
     """A field that may change when a run is resumed."""
     return _field(default, help, Range(**bounds), execution=True)
 
 
-def option(default: Any, help: str, *, also: str = "", **bounds: Unpack[Bounds]) -> Any:
+def option(default: Any, help: str, *, also: str = "", **bounds: Any) -> Any:
     """An option of a command, which is no part of a run; `also` is another name that it has."""
     return _field(default, help, Range(**bounds), also=also)
 

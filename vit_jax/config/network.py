@@ -90,14 +90,8 @@ class Table(dict[str, Parameter]):
     ) -> None:
         """Add a linear map."""
         scheme = torchvision if self.init == "torchvision" else self.init
-        self._dense(
-            name,
-            n_in,
-            n_out,
-            ZEROS if zero else kernel or self._kernel(n_in, n_out, scheme),
-            bias,
-            ZEROS if zero else self._bias(n_in),
-        )
+        kernel = kernel or self._kernel(n_in, n_out, scheme)
+        self._dense(name, n_in, n_out, ZEROS if zero else kernel, bias, ZEROS if zero else self._bias(n_in))
 
     def attention(
         self,
@@ -327,9 +321,8 @@ class NetworkConfig:
         """Check that the network has the stack of equal blocks that these fields of a run choose how to compute."""
         for field, asked in chosen.items():
             if asked and not self.marked("counts_blocks"):
-                raise UserError(
-                    Field(field), f"is chosen, but a {self.name} has no stack of equal blocks", "leave it out"
-                )
+                what = f"is chosen, but a {self.name} has no stack of equal blocks"
+                raise UserError(Field(field), what, "leave it out")
 
 
 @functools.cache

@@ -52,9 +52,8 @@ class Outputs:
     def of(cls, metadata: Mapping[str, Any]) -> Self:
         """The outputs that metadata states; where it has no entry `outputs`, they are classes, or without any kind."""
         given = metadata.get("class_names")
-        names = (
-            tuple(given) if isinstance(given, (list, tuple)) else ()
-        )  # damaged ones are refused when they are checked
+        # Damaged ones are refused when they are checked.
+        names = tuple(given) if isinstance(given, (list, tuple)) else ()
         if not isinstance(metadata.get("outputs"), dict):
             return cls("class" if names else "", names)
         stated: dict[str, Any] = {"names": names}

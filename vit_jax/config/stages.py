@@ -6,8 +6,7 @@ Shapes depend on some of these rates, so each stage has a program of its own, wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..errors import Field, UserError
 from .dotted import replace_fields
@@ -17,25 +16,17 @@ from .run import RunConfig
 FORM = "write a stage as SHARE:FIELD=RATE,FIELD=RATE, such as 0.5:model.patch-dropout=0.75"
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A share of a run's steps, and {field of the run: rate} in them."""
-
-    share: float
-    rates: Mapping[str, float]
-
-
-def stages_of(run: RunConfig) -> list[Stage]:
-    """The stages that a run states, in their order."""
+def stages_of(run: RunConfig) -> list[tuple[float, dict[str, float]]]:
+    """The stages that a run states, in their order: (a share of its steps, {field of the run: rate} in them)."""
     stages = [_stage(text, run) for text in run.stages]
-    if (whole := math.fsum(stage.share for stage in stages)) > 1 + 1e-9:
+    if (whole := math.fsum(share for share, _ in stages)) > 1 + 1e-9:
         raise UserError(
             Field("stages"), f"has {whole:g} of the steps in all", "give shares whose sum is at most 1; the rest is one"
         )
     return stages
 
 
-def _stage(text: str, run: RunConfig) -> Stage:
+def _stage(text: str, run: RunConfig) -> tuple[float, dict[str, float]]:
     share, colon, rest = text.partition(":")
     known = [f"model.{name}" for name in run.model.marked("drops")]
     rates: dict[str, float] = {}
@@ -49,7 +40,7 @@ def _stage(text: str, run: RunConfig) -> Stage:
         if field in rates:
             raise UserError(Field("stages"), f"has {text!r}, which names {name} twice", "leave one out")
         rates[field] = _number(rate, text, 0, "a rate of 0 or more, below 1")
-    return Stage(_number(share, text, 1, "a share of the steps above 0, at most 1"), rates)
+    return _number(share, text, 1, "a share of the steps above 0, at most 1"), rates
 
 
 def _number(words: str, text: str, excluded: float, remedy: str) -> float:
@@ -69,7 +60,7 @@ def runs_in_stages(run: RunConfig, steps: int) -> dict[int, RunConfig]:
     A share is rounded to whole steps. The last entry is the run as its fields say, even where stages cover all steps.
     """
     plain, found, done = replace(run, stages=()), dict[int, RunConfig](), 0.0
-    for stage in stages_of(run):
-        found[round(done * steps)] = replace_fields(plain, stage.rates)
-        done += stage.share
+    for share, rates in stages_of(run):
+        found[round(done * steps)] = replace_fields(plain, rates)
+        done += share
     return {**found, round(done * steps): plain}

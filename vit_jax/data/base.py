@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -58,6 +58,13 @@ class Given:
 
     data: Any  # those of train, or {split: its examples}, each in the form that the task takes
     class_names: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, data: Any, class_names: Sequence[str]) -> Self | None:
+        """What a function was given, if anything. Raises UserError where classes of no examples are named."""
+        if data is None and class_names:
+            raise UserError("class_names", "are those of examples given as data=...", "leave them out")
+        return None if data is None else cls(data, class_names)
 
     @property
     def whole(self) -> bool:

@@ -260,16 +260,3 @@ def attention_mask(
     if causal:
         masks.append((jnp.arange(key_length) <= jnp.arange(query_length)[:, None])[None, None])
     return functools.reduce(operator.and_, masks) if masks else None
-
-
-def from_torch_mask(mask: Any, heads: int = 0) -> Array:
-    """A boolean mask of torch (True = ignore) in our form (True = attend) -> bool [B, Nk]."""
-    ignored = jnp.asarray(mask)
-    if ignored.dtype != bool:
-        raise ArgumentError(
-            f"mask {ignored.dtype}: only boolean masks are taken; for an additive one give mask == -inf"
-        )
-    keep = ~ignored
-    if not heads:
-        return keep
-    return keep[None, None] if keep.ndim == 2 else keep.reshape(-1, heads, *keep.shape[1:])

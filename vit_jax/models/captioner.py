@@ -13,44 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
 from ..machine.numerics import mesh_agnostic, with_promotion
-from . import state
 from .captioner_config import CaptionerConfig
 from .decoder_model import DecoderModel, check_batch, check_vectors
 from .layers import Intermediates, Linear, capture, fold, sow
-from .lowering import PLAIN, Lowering
+from .lowering import Lowering
 from .vit import ViT
 
 
 class Captioner(DecoderModel):
-    """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider.
+    """A captioner: `model(images, target) -> logits`. Norms, softmax and head compute in float32 or wider."""
 
-    Args:
-        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
-        lowering: how programs are written for their devices, as a training step chooses.
-    """
-
-    def __init__(
-        self,
-        config: CaptionerConfig,
-        *,
-        rngs: nnx.Rngs | None = None,
-        dtype: Any = jnp.float32,
-        param_dtype: Any = jnp.float32,
-        lowering: Lowering = PLAIN,
-    ):
-        config.check()
-        c = self.config = config
-        how: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype}
+    def add_layers(self, c: CaptionerConfig, param_dtype: Any, lowering: Lowering) -> None:
+        how: dict[str, Any] = {"dtype": self.dtype, "param_dtype": param_dtype}
         self.vit = None if c.encoder is None else ViT(c.encoder, **how, lowering=lowering.within("vit"))
         self.memory = Linear(c.projected, c.text.width, True, param_dtype, lowering) if c.projected else None
-        self.add_target(c.text, dtype, param_dtype, lowering)
-        state.draw(self, rngs, param_dtype)
+        self.add_target(c.text, param_dtype, lowering)
 
     @staticmethod
     def computed(c: CaptionerConfig) -> dict[str, np.ndarray]:
@@ -63,32 +44,19 @@ class Captioner(DecoderModel):
         source: Array,
         target: Array,
         *,
-        target_padding: Array | None = None,
-        memory_padding: Array | None = None,
-        target_mask: Array | None = None,
-        memory_mask: Array | None = None,
-        causal: bool | None = None,
         keys: Array | None = None,
         intermediates: Intermediates | None = None,
+        **masks: Any,
     ) -> Array:
-        """The logits [B, T, K] of the next tokens of a caption; other arguments are those of a Transformer's call.
+        """The logits [B, T, K] of the next tokens of a caption; `masks` are those of `write`, as of a Transformer.
 
         Args:
             source: normalised images [B, h, w, C], or vectors [B, S, C].
             target: ids [B, T].
         """
         check_batch(source, target)
-        return self.write(
-            self.encode(source, keys=keys, intermediates=intermediates),
-            target,
-            keys,
-            intermediates,
-            target_padding=target_padding,
-            memory_padding=memory_padding,
-            target_mask=target_mask,
-            memory_mask=memory_mask,
-            causal=causal,
-        )
+        memory = self.encode(source, keys=keys, intermediates=intermediates)
+        return self.write(memory, target, keys, intermediates, **masks)
 
     def capture(self, source: Array, target: Array, names: Iterable[str], **masks: Any) -> dict[str, Array]:
         """Inner values of an evaluation pass, {name: array}; `masks` are keyword arguments of a call.

@@ -83,19 +83,12 @@ class CaptionerConfig(NetworkConfig):
     def check(self) -> None:
         super().check()
         if self.encoder is not None:
-            for name in ("classes", "head_norm", "head_hidden", "distill_head"):
-                if value := getattr(self.vit, name):
-                    raise UserError(
-                        Field(f"vit.{name}"),
-                        f"is {value}, but a captioner reads the tokens of its ViT, which has no head",
-                        f"set it to {HEADLESS[name]}",
-                    )
-            if self.vit.pool in MAPS:
-                raise UserError(
-                    Field("vit.pool"),
-                    f"is {self.vit.pool}, but a captioner reads the tokens of its ViT",
-                    "set it to mean or cls",
-                )
+            values = {name: getattr(self.vit, name) for name in ("classes", "head_norm", "head_hidden", "distill_head")}
+            values |= {"pool": self.vit.pool if self.vit.pool in MAPS else ""}
+            for name, value in values.items():
+                if value:
+                    what = f"is {value}, but a captioner reads the tokens of its ViT, without pool and head"
+                    raise UserError(Field(f"vit.{name}"), what, f"set it to {HEADLESS[name]}")
             with fields_inside("vit"):
                 self.encoder.check()
         if self.text.encoder_depth or not self.text.decoder_depth:

@@ -73,18 +73,8 @@ class DecoderBlock(nnx.Module):
         intermediates: Intermediates | None = None,
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
-        crossed = self.cross_attention.project(memory, memory)
-        return self.step(
-            x,
-            None,
-            None,
-            crossed,
-            mask,
-            memory_mask,
-            bias,
-            keys=keys,
-            intermediates=intermediates,
-        )[0]
+        masks, crossed = (mask, memory_mask, bias), self.cross_attention.project(memory, memory)
+        return self.step(x, None, None, crossed, *masks, keys=keys, intermediates=intermediates)[0]
 
     def step(
         self,
@@ -170,22 +160,10 @@ class Decoder(nnx.Module):
     ) -> Array:
         """[B, T, D], memory [B, S, D] -> [B, T, D]."""
         bias = None if self.relative is None else self.relative(x.shape[1], x.shape[1])
+        masks = mask, memory_mask, bias
 
-        def call(
-            block: DecoderBlock,
-            x: Array,
-            i: int | Array,
-            intermediates: Intermediates | None = None,
-        ) -> Array:
-            return block(
-                x,
-                memory,
-                mask,
-                memory_mask,
-                bias,
-                keys=fold(keys, i),
-                intermediates=intermediates,
-            )
+        def call(block: DecoderBlock, x: Array, i: int | Array, intermediates: Intermediates | None = None) -> Array:
+            return block(x, memory, *masks, keys=fold(keys, i), intermediates=intermediates)
 
         x = self.blocks.apply_blocks(x, call, intermediates, ("self_attention", "cross_attention"))
         x = x if self.norm is None else self.norm(x)
@@ -216,9 +194,7 @@ class Decoder(nnx.Module):
             )
 
     def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop. Shapes:
-        x [B, D] -> ([B, D], the cache with these tokens).
-        """
+        """Decode one position, x [B, D] -> ([B, D], the cache with it); beyond the cache's length that is undefined."""
         self.check(x, cache)
         mask = (jnp.arange(cache.length, dtype=jnp.int32) <= cache.index)[None, None, None]  # [1, 1, 1, T]
         bias = None if self.relative is None else self.relative.at(cache.index, cache.length)

@@ -103,9 +103,9 @@ class Head(nnx.Module):
 class DecoderModel(Network):
     """The half of a network that writes: the embedding of the target, the decoder over a memory, and the head."""
 
-    def add_target(self, c: TransformerConfig, dtype: Any, param_dtype: Any, lowering: Lowering) -> None:
+    def add_target(self, c: TransformerConfig, param_dtype: Any, lowering: Lowering) -> None:
         """Make `target`, `decoder` and `head`, those that the config has."""
-        self.side, self.dtype = c, jnp.dtype(dtype)
+        self.side = c
         self.target = Embedding(c, c.target_vocabulary, True, param_dtype, lowering) if c.decoder_depth else None
         self.decoder = Decoder(c, param_dtype, lowering) if c.decoder_depth else None
         self.head = Head(c, param_dtype) if c.outputs else None
@@ -167,8 +167,9 @@ class DecoderModel(Network):
     @mesh_agnostic
     @with_promotion
     def decode_step(self, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
-        """Decode one position. Beyond the length of the cache the result is undefined: the caller has to stop. Shapes:
-        tokens ids [B] -> (logits [B, K] of the next tokens, the cache with these tokens).
+        """Decode one position: ids [B] -> (logits [B, K] of the next, the cache with these).
+
+        Beyond the length of the cache the result is undefined: the caller has to stop.
         """
         assert self.target is not None and self.decoder is not None  # there is a cache, so there is a decoder
         self.decoder.check(tokens, cache)

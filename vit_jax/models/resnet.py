@@ -21,7 +21,7 @@ from ..errors import ArgumentError
 from ..machine.numerics import mesh_agnostic, with_promotion
 from . import state
 from .layers import Intermediates, Linear, accumulation_dtype, capture, sow
-from .lowering import PLAIN, Lowering
+from .lowering import Lowering
 from .resnet_config import CAPTURED, EPS, Convolution, ResNetConfig
 
 
@@ -74,18 +74,7 @@ class Block(nnx.Module):
 class ResNet(state.Network):
     """A ResNet in evaluation mode: `model(images) -> logits`. Norm, pooling and head compute in float32 or wider."""
 
-    def __init__(
-        self,
-        config: ResNetConfig,
-        *,
-        rngs: nnx.Rngs | None = None,
-        dtype: Any = jnp.float32,
-        param_dtype: Any = jnp.float32,
-        lowering: Lowering = PLAIN,
-    ):
-        config.check()
-        c = self.config = config
-        self.dtype = jnp.dtype(dtype)
+    def add_layers(self, c: ResNetConfig, param_dtype: Any, lowering: Lowering) -> None:
         (_, stem), *others = c.convolutions()
         self.stem = Normalised(stem, param_dtype)
         of_blocks: dict[tuple[str, str], dict[str, Convolution]] = {}  # {(stage, block): its convolutions}
@@ -97,7 +86,6 @@ class ResNet(state.Network):
             for stage, depth in enumerate(c.stages)
         )
         self.head = Linear(c.features, c.classes, True, param_dtype, lowering)
-        state.draw(self, rngs, param_dtype)
 
     @mesh_agnostic
     @with_promotion

@@ -16,12 +16,37 @@ from jax import Array
 from ..config.network import Parameter
 from ..config.trees import flatten, unflatten
 from ..errors import ArgumentError
+from .lowering import PLAIN, Lowering
 
 
 class Network(nnx.Module):
-    """A network that is called as `model(inputs, keys=None)`, where keys mean a training pass."""
+    """A network that is called as `model(inputs, keys=None)`, where keys mean a training pass.
 
-    config: Any  # of the network's own class
+    Args:
+        config: of the network's own class.
+        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
+        lowering: how programs are written for their devices, as a training step chooses.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        *,
+        rngs: nnx.Rngs | None = None,
+        dtype: Any = jnp.float32,
+        param_dtype: Any = jnp.float32,
+        lowering: Lowering = PLAIN,
+    ):
+        config.check()
+        self.config, self.dtype = config, jnp.dtype(dtype)
+        self.add_layers(config, param_dtype, lowering)
+        if rngs is not None:
+            drawn = initial_values(config.parameters(), rngs.params(), param_dtype, self.computed(config))
+            replace_parameters(self, unflatten(drawn))
+
+    def add_layers(self, c: Any, param_dtype: Any, lowering: Lowering) -> None:
+        """Make the layers of a network of this config."""
+        raise NotImplementedError
 
     @staticmethod
     def computed(c: Any) -> dict[str, np.ndarray]:
@@ -100,10 +125,3 @@ def initial_values(
         else:
             assert_never(start.how)
     return values
-
-
-def draw(model: Network, rngs: nnx.Rngs | None, dtype: Any) -> None:
-    """Give a new network the initial values of its table, in place."""
-    if rngs is not None:
-        c = model.config
-        replace_parameters(model, unflatten(initial_values(c.parameters(), rngs.params(), dtype, model.computed(c))))

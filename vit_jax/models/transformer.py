@@ -19,7 +19,6 @@ from jax import Array
 
 from ..errors import ArgumentError
 from ..machine.numerics import mesh_agnostic, with_promotion
-from . import state
 from .attention import attention_mask
 from .decoder import attention, mlp, norm, relative
 from .decoder_model import DecoderModel, Embedding, check_batch, check_vectors
@@ -106,28 +105,13 @@ class Transformer(DecoderModel):
     """An encoder-decoder Transformer: `model(source, target) -> logits`; an encoder alone: `model(source) -> memory`.
 
     Without an encoder the source is the memory, vectors [B, S, D]. Norms, softmax and head compute in float32 or wider.
-
-    Args:
-        rngs: what the weights are drawn with, as the config states; None: they are constants, to be replaced.
-        lowering: how programs are written for their devices, as a training step chooses.
     """
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        rngs: nnx.Rngs | None = None,
-        dtype: Any = jnp.float32,
-        param_dtype: Any = jnp.float32,
-        lowering: Lowering = PLAIN,
-    ):
-        config.check()
-        c = self.config = config
+    def add_layers(self, c: TransformerConfig, param_dtype: Any, lowering: Lowering) -> None:
         stored = not c.one_embedding
         self.source = Embedding(c, c.source_vocabulary, stored, param_dtype, lowering) if c.encoder_depth else None
         self.encoder = Encoder(c, param_dtype, lowering) if c.encoder_depth else None
-        self.add_target(c, dtype, param_dtype, lowering)
-        state.draw(self, rngs, param_dtype)
+        self.add_target(c, param_dtype, lowering)
 
     @mesh_agnostic
     @with_promotion

@@ -319,15 +319,7 @@ def _check_relative(c: TransformerConfig) -> None:
 
 def _check_ties(c: TransformerConfig) -> None:
     """Vocabularies of which an embedding or the head is shared."""
-    if c.one_embedding and not 0 < c.source_vocabulary == c.target_vocabulary:
-        raise UserError(
-            Field("tie"),
-            f"is {c.tie} but the vocabularies are {c.source_vocabulary} and {c.target_vocabulary}",
-            "give both the same size, or tie less",
-        )
-    if c.tied_head and not 0 < c.outputs == c.target_vocabulary:
-        raise UserError(
-            Field("tie"),
-            f"is {c.tie} but outputs {c.outputs} is not target_vocabulary {c.target_vocabulary}",
-            "make them equal, or tie less",
-        )
+    for name, tied in (("source_vocabulary", c.one_embedding), ("outputs", c.tied_head)):
+        if tied and not 0 < getattr(c, name) == c.target_vocabulary:
+            what = f"is {c.tie} but {name} {getattr(c, name)} is not target_vocabulary {c.target_vocabulary}"
+            raise UserError(Field("tie"), what, "make them equal, or tie less")

@@ -167,24 +167,10 @@ class ViT(state.Network):
 
     Keys are jax's explicit random state: a call with keys is a training pass, and there is no train() or eval() as in
     torch. Norms, softmax and head compute in float32 or wider.
-
-    Args:
-        rngs: what initial weights are drawn with, as the config states; None: they are constants, to be replaced.
-        lowering: how programs are written for their devices, as a training step chooses.
     """
 
-    def __init__(
-        self,
-        config: ViTConfig,
-        *,
-        rngs: nnx.Rngs | None = None,
-        dtype: Any = jnp.float32,
-        param_dtype: Any = jnp.float32,
-        lowering: Lowering = PLAIN,
-    ):
-        config.check()
-        c = self.config = config
-        self.dtype, how = jnp.dtype(dtype), (param_dtype, lowering)
+    def add_layers(self, c: ViTConfig, param_dtype: Any, lowering: Lowering) -> None:
+        how = param_dtype, lowering
         self.stem = nnx.List(
             Convolution(n_in, n_out, c.stem_kernel, c.stem_bias, norm(c, *how, n_out), *how)
             for n_in, n_out, _ in c.convolutions
@@ -203,7 +189,6 @@ class ViT(state.Network):
         self.head = Linear(c.head_hidden or c.pooled_width, c.classes, c.head_bias, *how) if c.classes else None
         self.distill_norm = norm(c, *how) if c.distill_norm else None
         self.distill_head = Linear(c.width, c.classes, c.head_bias, *how) if c.distill_head and c.classes else None
-        state.draw(self, rngs, param_dtype)
 
     @staticmethod
     def computed(c: ViTConfig) -> dict[str, np.ndarray]:

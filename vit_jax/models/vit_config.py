@@ -95,9 +95,7 @@ class ViTConfig(ViTOptions, NetworkConfig):
         used |= dict.fromkeys(("rotary_pairs", "rotary_places", "rotary_first"), self.rotary != "none")
         indices = self.rotary != "none" and self.rotary_places == "indices"
         used |= dict.fromkeys(("rotary_offset", "rotary_grid"), indices)
-        used |= dict.fromkeys(
-            ("rotary_base", "rotary_periods"), self.rotary == "axial"
-        )  # mixed ones only begin with it
+        used |= dict.fromkeys(("rotary_base", "rotary_periods"), self.rotary == "axial")  # mixed ones begin with it
         if self.layer_scale:
             changed["layer_scale"] = 1.0  # the initial value matters to training only
         defaults = {f.name: f.default for f in dataclasses.fields(self)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
-from ..config.dotted import value_at
+from ..config.dotted import replace_fields, value_at
 from ..config.hints import nearest
 from ..config.network import NetworkConfig
 from ..config.run import RunConfig
@@ -20,7 +20,7 @@ from ..plugins import Plugin, Table
 from ..runs.values import with_fields
 from .images import ImageName, published_preset
 from .text import CaptionName, TextName
-from .variants import VARIANTS, Preset, with_variant
+from .variants import PURPOSES, VARIANTS, Preset
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -32,34 +32,27 @@ if TYPE_CHECKING:
     from ..models.vit import ViT
     from ..models.vit_config import ViTConfig
 
+
+def _ours(file: str, *names: str) -> dict[str, Plugin]:
+    """Presets by names, each the function of a file with its name."""
+    return {name: Plugin(f"vit_jax.presets.{file}:{name.replace('-', '_')}") for name in names}
+
+
+# In the order of the help.
 PRESETS: Table[Callable[[], Preset]] = Table(
     "preset",
     "presets",
     {
-        "digits": Plugin("vit_jax.presets.images:digits"),
-        "numbers": Plugin("vit_jax.presets.text:numbers"),
-        "shapes": Plugin("vit_jax.presets.text:shapes"),
+        **_ours("images", "digits"),
+        **_ours("text", "numbers", "shapes"),
         "coco-caption": Plugin("vit_jax.extras.vectors.spec:coco_caption"),
-        "multi30k": Plugin("vit_jax.presets.text:multi30k"),
-        "multi30k-tiny": Plugin("vit_jax.presets.text:multi30k_tiny"),
-        "transformer-512x6": Plugin("vit_jax.presets.text:transformer_512x6"),
-        "denoise": Plugin("vit_jax.presets.text:denoise"),
-        "mnist": Plugin("vit_jax.presets.images:mnist"),
-        "mnist-stem": Plugin("vit_jax.presets.images:mnist_stem"),
-        "mnist-20x1": Plugin("vit_jax.presets.images:mnist_20x1"),
-        "cifar10-48x4": Plugin("vit_jax.presets.images:cifar10_48x4"),
-        "cifar10-48x4-distil": Plugin("vit_jax.presets.images:cifar10_48x4_distil"),
-        "cifar10-stem": Plugin("vit_jax.presets.images:cifar10_stem"),
-        "cifar10-128x6": Plugin("vit_jax.presets.images:cifar10_128x6"),
-        "cifar10-128x6-gap": Plugin("vit_jax.presets.images:cifar10_128x6_gap"),
-        "cifar10-256x6": Plugin("vit_jax.presets.images:cifar10_256x6"),
-        "cifar100-256x24": Plugin("vit_jax.presets.images:cifar100_256x24"),
-        "cifar100-768x3": Plugin("vit_jax.presets.images:cifar100_768x3"),
-        "vit-1024x6": Plugin("vit_jax.presets.images:vit_1024x6"),
-        "distil-1024x6": Plugin("vit_jax.presets.images:distil_1024x6"),
-        "finetune": Plugin("vit_jax.presets.images:finetune"),
+        **_ours("text", "multi30k", "multi30k-tiny", "transformer-512x6", "denoise"),
+        **_ours("images", "mnist", "mnist-stem", "mnist-20x1", "cifar10-48x4", "cifar10-48x4-distil", "cifar10-stem"),
+        **_ours("images", "cifar10-128x6", "cifar10-128x6-gap", "cifar10-256x6", "cifar100-256x24", "cifar100-768x3"),
+        **_ours("images", "vit-1024x6", "distil-1024x6", "finetune"),
     },
 )
+Count = int | None  # of classes, or of pixels; None: as the network is otherwise
 DEFAULT, FINETUNE = "digits", "finetune"  # the preset of a command that names none, and with --init
 
 
@@ -73,8 +66,10 @@ def preset(name: str) -> Preset:
     if not isinstance(name, str):
         raise UserError("name", f"is {name!r:.40}", "give the name of a preset, such as 'digits'")
     if name in VARIANTS:
-        base, kind = VARIANTS[name]
-        return with_variant(PRESETS[base](), base, kind)
+        base, _, kind = name.rpartition("-")
+        variant, purpose = VARIANTS[name], PURPOSES[kind]
+        help = f"As {base}, with other settings: {purpose}. {variant.help}"
+        return Preset(replace_fields(PRESETS[base]().run, variant.fields), f"{base}: {purpose}", help)
     if is_sized(name):
         return published_preset(name)
     if name in PRESETS:
@@ -89,36 +84,30 @@ def preset(name: str) -> Preset:
 
 @overload
 def build(
-    what: ImageName | RunConfig[ViTConfig],
-    classes: int | None = None,
-    image: int | None = None,
-    seed: int = 0,
-    **fields: Any,
+    what: ImageName | RunConfig[ViTConfig], classes: Count = None, image: Count = None, seed: int = 0, **fields: Any
 ) -> ViT: ...
 @overload
 def build(
     what: TextName | RunConfig[TransformerConfig],
-    classes: int | None = None,
-    image: int | None = None,
+    classes: Count = None,
+    image: Count = None,
     seed: int = 0,
     **fields: Any,
 ) -> Transformer: ...
 @overload
 def build(
     what: CaptionName | RunConfig[CaptionerConfig],
-    classes: int | None = None,
-    image: int | None = None,
+    classes: Count = None,
+    image: Count = None,
     seed: int = 0,
     **fields: Any,
 ) -> Captioner: ...
 @overload
 def build(
-    what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
+    what: str | RunConfig, classes: Count = None, image: Count = None, seed: int = 0, **fields: Any
 ) -> nnx.Module: ...
 @with_fixed_settings
-def build(
-    what: str | RunConfig, classes: int | None = None, image: int | None = None, seed: int = 0, **fields: Any
-) -> Any:
+def build(what: str | RunConfig, classes: Count = None, image: Count = None, seed: int = 0, **fields: Any) -> Any:
     """An untrained network: a Vision Transformer of a published size, or that of a preset or a run.
 
     Args:

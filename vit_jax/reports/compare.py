@@ -93,9 +93,8 @@ def draw(found: Comparison, path: str | os.PathLike[str] | None) -> None:
     texts = []
     for i, line in enumerate(found.lines):
         details = [f"{len(line.members)} {line.kind}s"] if line.group else []
-        details += (
-            [f"{k.rpartition('.')[2]} {text_of(row[i])}" for k, row in fields.items()] if len(fields) <= 2 else []
-        )
+        if len(fields) <= 2:
+            details += [f"{k.rpartition('.')[2]} {text_of(row[i])}" for k, row in fields.items()]
         details += ["averaged weights"] if line.members[0].kind == "ema" else []
         texts.append(line.name + (f" ({', '.join(details)})" if details else ""))
     count, groups = sum(len(line.members) for line in found.lines), [line for line in found.lines if line.group]

@@ -10,6 +10,7 @@ from ..errors import Field, UserError
 from ..files.terminal import JOINERS
 from ..tasks.spec import TaskSpec
 from ..tasks.table import TASKS, task_spec
+from .values import part_classes
 
 LONGEST = 200  # bytes of a run's name: file systems take 255, of which names that are made from it need some
 
@@ -17,19 +18,10 @@ LONGEST = 200  # bytes of a run's name: file systems take 255, of which names th
 def check_run(run: RunConfig) -> RunConfig:
     """The run, unchanged."""
     spec = task_spec(run.task)
-    if type(run.model) is not spec.network:
-        raise UserError(
-            Field("task"),
-            f"is {run.task}, which trains a {spec.network.name}, but model is a {run.model.name}",
-            "start from a preset of that task",
-        )
-    for name, part in (("data", spec.data), ("augment", spec.augment), ("loss", spec.loss)):
-        if type(getattr(run, name)) is not part:
-            raise UserError(
-                Field(name),
-                f"is of class {type(getattr(run, name)).__name__}, but the task {run.task} needs {part.__name__}",
-                "give one",
-            )
+    for name, part in part_classes(run.task).items():
+        if (given := type(getattr(run, name))) is not part:
+            what = f"is of class {given.__name__}, but the task {run.task} needs {part.__name__}"
+            raise UserError(Field(name), what, "give one, or start from a preset of that task")
     _check_loss(run, spec)
     if run.teacher and not spec.has_teacher:
         learning = ", ".join(name for name, each in TASKS.items() if each.has_teacher)
@@ -70,18 +62,9 @@ def check_settings(run: RunConfig) -> None:
         )
     profiled_steps(run.profile_steps)
     stages_of(run)
-    if run.fsdp > 1 and run.parallel == "pmap":
-        raise UserError(
-            Field("fsdp"),
-            f"is {run.fsdp}, but parallel is pmap, where each device holds all parameters",
-            "set it to jit",
-        )
-    if run.steps_per_dispatch > 1 and run.parallel == "pmap":
-        raise UserError(
-            Field("steps_per_dispatch"),
-            f"is {run.steps_per_dispatch}, but parallel is pmap, which does one step a call",
-            "set it to jit",
-        )
+    for name, why in (("fsdp", "where each device holds all parameters"), ("steps_per_dispatch", "one step a call")):
+        if run.parallel == "pmap" and getattr(run, name) > 1:
+            raise UserError(Field(name), f"is {getattr(run, name)}, but parallel is pmap, {why}", "set it to jit")
     if run.ema_warmup and not run.ema:
         raise UserError(
             Field("ema_warmup"),
@@ -100,20 +83,12 @@ def check_settings(run: RunConfig) -> None:
 
 def check_encoder(run: RunConfig) -> None:
     """Raise UserError where a run has `init_encoder`, but no encoder that could start from it."""
-    if not run.init_encoder:
-        return
-    if not run.model.encoder_field:
-        raise UserError(
-            Field("init_encoder"),
-            f"is {run.init_encoder}, but a {run.model.name} has no encoder of its own",
-            "give the weights as init",
-        )
-    if run.init:
-        raise UserError(
-            Field("init_encoder"),
-            f"is {run.init_encoder} and init is {run.init}, which has an encoder",
-            "leave one of them out",
-        )
+    if run.init_encoder and not run.model.encoder_field:
+        what = f"is {run.init_encoder}, but a {run.model.name} has no encoder of its own"
+        raise UserError(Field("init_encoder"), what, "give the weights as init")
+    if run.init_encoder and run.init:
+        what = f"is {run.init_encoder} and init is {run.init}, which has an encoder"
+        raise UserError(Field("init_encoder"), what, "leave one of them out")
 
 
 def check_complete(run: RunConfig) -> RunConfig:

@@ -44,7 +44,7 @@ def choose(run: RunConfig, name: str, named: bool, group: str = "", difference: 
         else:
             clauses = (difference(each, its) for each, its in same) if difference else ()
             if (clause := next(filter(None, clauses), "")) and named:
-                raise _other_content(folder, clause)
+                raise other_content(folder, clause)
             if not clause:
                 return folder
         number += 1
@@ -94,9 +94,7 @@ def same_identity(folder: Run, run: RunConfig) -> None:
 
 
 def changed_beside(error: UserError, folder: Run, run: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """What makes a run to resume another one, where an error blames a field that is as it was; else nothing. Returns
-    {field: (the folder's, the run's)}.
-    """
+    """{field: (the folder's, the run's)} of what makes it another run, if an error blames a field that is as it was."""
     changed = other_identity(folder.config(), run)
     return changed if changed.keys() - {*LENGTH} and error.subject not in changed else {}
 
@@ -110,13 +108,8 @@ def other_run(folder: Run, changed: Mapping[str, tuple[Any, Any]]) -> UserError:
     return UserError(folder, f"holds another run, which differs in {fields}", remedy)
 
 
-def check_content(folder: Run, run: RunConfig, difference: Difference) -> None:
-    """Raise UserError if the folder has a run that was made from something else."""
-    if clause := difference(folder, run):
-        raise _other_content(folder, clause)
-
-
-def _other_content(folder: Run, clause: str) -> UserError:
+def other_content(folder: Run, clause: str) -> UserError:
+    """The error for a folder whose run was made from something else, as a clause says."""
     remedy = (
         "give what it was made from, which may lie anywhere, or train anew under another `name`, from these "
         f"weights by `init {shlex.quote(str(folder))}`"

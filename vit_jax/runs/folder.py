@@ -92,20 +92,6 @@ class Run:
             with contextlib.suppress(OSError):  # somebody else's
                 sync_folder(folder)
 
-    def writing(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which the store that keeps the run, if one does, gets what `publish` says, and all at the
-        end.
-        """
-        return places.own(self.path)
-
-    def publish(self) -> None:
-        """Bring what is new in the folder to the store that keeps the run, if one does. Raises UserError."""
-        places.publish(self.path)
-
-    def pull_weights(self) -> None:
-        """Have the checkpoints here of a run that a store keeps. Raises UserError."""
-        places.pull_weights(self.path)
-
     def check_paths(self) -> None:
         """Raise UserError where training cannot write, or would write outside the folder, through a link in it."""
         for folder in (self.plots, self.samples):

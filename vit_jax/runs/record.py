@@ -44,12 +44,10 @@ def check_record(record: Mapping[str, Any], where: str) -> None:
         raise UserError(where, str(error), "restore the file, or read it with the version that wrote it") from error
     if missing := sorted({"preset", "config", "data", *metadata} - record.keys()):
         raise UserError(where, f"lacks {', '.join(missing)}", RESTORE)
-    for name, kind in (("preset", str), ("data", dict | None)):
-        if not isinstance(record[name], kind):
-            raise UserError(where, f"its {name} is damaged", RESTORE)
-    if not are_files(record.get("files", {})):
-        raise UserError(where, "its files is damaged", RESTORE)
-    if damaged := [name for name, entry in metadata.items() if not entry.valid(record[name])]:
+    intact = {"preset": isinstance(record["preset"], str), "data": isinstance(record["data"], dict | None)}
+    intact |= {"files": are_files(record.get("files", {}))}
+    intact |= {name: entry.valid(record[name]) for name, entry in metadata.items()}
+    if damaged := [name for name, valid in intact.items() if not valid]:
         raise UserError(where, f"its {damaged[0]} is damaged", RESTORE)
     try:
         run = from_dict(RunConfig, record["config"])

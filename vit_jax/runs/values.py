@@ -46,7 +46,7 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     hints = field_types(cls)
     if cls is RunConfig:
         values = strip_format(values)
-        hints = hints | _part_classes(values.get("task"))
+        hints = hints | part_classes(values.get("task"))
     kwargs: dict[str, Any] = {}
     defaults = {f.name: f.default for f in dataclasses.fields(typing.cast(Any, cls))}
     for name, value in values.items():
@@ -93,7 +93,7 @@ def check_format(number: Any) -> None:
     )
 
 
-def _part_classes(task: Any) -> dict[str, type]:
+def part_classes(task: Any) -> dict[str, type]:
     """The classes of model, data, augment and loss of a run with this task."""
     if not isinstance(task, str):
         raise UserError(
@@ -156,9 +156,7 @@ def with_fields(run: RunConfig, fields: Mapping[str, Any]) -> RunConfig:
 
 
 def differences(old: RunConfig, new: RunConfig, execution: bool = False) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two runs differ. What the data determines counts as equal if one of the two leaves it open.
-    Returns {field: (old, new)}.
-    """
+    """{field: (old, new)} of two runs; what the data determines counts as equal if one of the two leaves it open."""
     a, b = flat(_with_usual_loss(old, new)), flat(_with_usual_loss(new, old))
     from_data = marked_fields(new, "from_data")
     pairs = {k: (a.get(k, (None,))[0], v, is_execution) for k, (v, is_execution) in b.items()}

@@ -42,10 +42,8 @@ def _by_rule(run: RunConfig) -> str:
 
 def _stages(setup: Setup) -> str:
     """The steps of each stage, counted from 1, with its dropout rates where they are not those of the run."""
-    firsts = [*setup.stages]
-    lasts = [*firsts[1:], setup.steps]
     words = []
-    for (first, engine), last in zip(setup.stages.items(), lasts, strict=True):
+    for (first, engine), last in zip(setup.stages.items(), [*setup.stages, setup.steps][1:], strict=True):
         rates = (f"{name} {new:g}" for name, (_, new) in differences(setup.run, engine.run).items() if name != "stages")
         words += [f"{first + 1} to {last}: {', '.join(rates) or 'as the fields say'}"] if last > first else []
     return "; ".join(words)
@@ -128,8 +126,7 @@ def estimate(setup: Setup, state: TrainState) -> str:
     if work > SECONDS * SLOW:
         return f"not measured: a step takes {work / 1e12:,.1f} TFLOP"
     first, spent, left = 0.0, 0.0, setup.stop
-    ends = [*list(setup.stages)[1:], setup.stop]
-    for (begin, engine), end in zip(setup.stages.items(), ends, strict=True):
+    for (begin, engine), end in zip(setup.stages.items(), [*setup.stages, setup.stop][1:], strict=True):
         if (count := min(end, setup.stop) - begin) > 0:
             state, times = _times(setup, engine, state, begin)
             if len(times) < 2:

@@ -14,7 +14,7 @@ from ..config.trees import flatten
 from ..errors import Interrupted, UserError
 from ..files.atomic import sync_tree
 from ..files.metrics import HISTOGRAMS, as_json
-from ..files.places import is_kept, publish_several
+from ..files.places import is_kept, publish, publish_several
 from ..files.reading import show_path
 from ..files.terminal import print_note, print_wrapped, printable
 from ..plugins import CAPABILITIES
@@ -62,7 +62,7 @@ def finish(s: Session, status: str) -> dict[str, Any]:
         sync_tree(folder)
     s.folder.write_summary(summary, s.log.written())
     s.hooks.each("end", s.folder, False)
-    s.folder.publish()
+    publish(s.folder.path)
     show(s.folder, summary)
     s.hosts.barrier()
     return summary
@@ -102,7 +102,10 @@ def _test(s: Session, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
         entries[name] = {"last" if w == "raw" else "last_ema": as_json(r.metrics) for w, r in results.items()}
         shown[name] = results["raw"]
         if s.best is not None and best is not None:
-            shown[name] = results[_best_kind(s)] if last else _measure(s, best, split, task)
+            if last:
+                shown[name] = results[_best_kind(s)]
+            else:
+                shown[name] = s.setup.evaluator.measure(_on_devices(s, best), split, s.run.batch, task.examine)
             entries[name]["best"] = as_json(shown[name].metrics)
         notes += shown[name].notes
         if chance := s.task.at_chance(split, shown[name]):
@@ -166,11 +169,6 @@ def _calibrate(s: Session, best: dict[str, Any] | None) -> tuple[dict[str, Any] 
     out = s.setup.evaluator.outputs_of(_on_devices(s, best), validation, s.run.batch)
     entries, task = s.task.calibrate(validation, out)
     return {"step": s.best["step"], "weights": _best_kind(s), **entries}, task
-
-
-def _measure(s: Session, parameters: dict[str, Any], split: Any, task: Task) -> Evaluation:
-    """The final result of parameters on a split."""
-    return s.setup.evaluator.measure(_on_devices(s, parameters), split, s.run.batch, task.examine)
 
 
 def _on_devices(s: Session, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -156,7 +156,8 @@ def after_step(s: Session, meter: Meter) -> None:
         row = meter.row(s.step, s.epoch, in_turn)
         s.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": s.cpu_seconds}, in_turn)
         values = {name: row[name] for name in meter.means}
-        s.progress.update(s.step, values, row[meter.speed], row.get(TOKENS), row.get("padding"), row.get("mfu"))
+        speeds = {"examples": meter.speed, "tokens": TOKENS, "padding": "padding", "mfu": "mfu"}
+        s.progress.update(s.step, values, **{name: row.get(key) for name, key in speeds.items()})
     else:
         s.progress.update(s.step)
     s.due = _evaluation_due(s)

@@ -98,18 +98,9 @@ class Progress:
         elif self.step > self._line_step:
             self._print_line()
 
-    def update(
-        self,
-        step: int,
-        values: dict[str, float] | None = None,
-        speed: float | None = None,
-        tokens: float | None = None,
-        padding: float | None = None,
-        mfu: float | None = None,
-    ) -> None:
-        """Report a step, with its examples and tokens per second; None: as in the last call."""
+    def update(self, step: int, values: dict[str, float] | None = None, **speeds: float | None) -> None:
+        """Report a step, with `examples` and `tokens` per second, `padding` and `mfu`; what lacks is as before."""
         self.step, self.values = step, self.values if values is None else values
-        speeds = {"examples": speed, "tokens": tokens, "padding": padding, "mfu": mfu}
         self.speeds |= {name: x for name, x in speeds.items() if x is not None}
         now = time.monotonic()
         self._stepping, self._last = self._stepping + (now - self._last if self._last >= 0 else 0.0), now

@@ -99,11 +99,8 @@ def resume(setup: Setup, folder: runs.Run, preset: str, caught: Caught) -> Sessi
         setup.epochs, setup.order.steps_per_epoch, step + 1, setup.order.batch, setup.stop, unit=setup.task.unit
     )
     deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
-    print(
-        f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps"
-        + (f"; going on after step {step}" if step else ""),
-        flush=True,
-    )
+    after = f"; going on after step {step}" if step else ""
+    print(f"run      {folder}: {setup.epochs} epochs of {setup.order.steps_per_epoch} steps{after}", flush=True)
     return Session(
         setup,
         folder,
@@ -258,17 +255,9 @@ def _create_or_update(
     """Create a new run's folder, with config.json; bring that of one that is there to what holds now."""
     if not folder.exists():
         listings = {split: listing.parts for split, listing in setup.dataset.listings.items()}
-        folder.create(
-            runs.record_of(
-                setup.as_given,
-                preset,
-                **setup.dataset.metadata(),
-                **setup.identity,
-                **({"listings": listings} if listings else {}),
-                **({"init": init} if init else {}),
-                environment=setup.environment,
-            )
-        )
+        known = {name: x for name, x in (("listings", listings), ("init", init)) if x}
+        entries = {**setup.dataset.metadata(), **setup.identity, **known, "environment": setup.environment}
+        folder.create(runs.record_of(setup.as_given, preset, **entries))
         return
     record = folder.record()
     for name, (old, new) in changed_places(folder.config(), setup.as_given).items():

@@ -61,22 +61,19 @@ def checked_arguments(
     run: Any, data: Any, class_names: Sequence[str], fields: Mapping[str, Any] = {}
 ) -> tuple[RunConfig, Given | None]:
     """The arguments of `train`, checked; `fields` are other values of fields of `run`."""
+    from ..data.base import Given
+
     if isinstance(run, str):
         run = preset(run).run if data is None else on_other_data(preset(run).run)
     if not isinstance(run, RunConfig):
         what = f"run is a {type(run).__name__}"
         raise UserError(what, remedy="give a preset's name, or a RunConfig such as vit_jax.preset('digits').run")
     run = with_fields(run, fields) if fields else run
-    if data is None:
-        if class_names:
-            raise UserError("class_names", "are those of examples given as data=...", "leave them out")
-        return check_run(run), None
-    from ..data.base import Given
-
-    source = run.data.given
-    if not source:
-        raise UserError("data", f"the task {run.task} takes none from Python", "give data.source")
-    return check_run(replace(run, data=replace(run.data, source=source))), Given(data, class_names)
+    if given := Given.of(data, class_names):
+        if not run.data.given:
+            raise UserError("data", f"the task {run.task} takes none from Python", "give data.source")
+        run = replace(run, data=replace(run.data, source=run.data.given))
+    return check_run(run), given
 
 
 def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
@@ -105,16 +102,12 @@ def choose_folder(
             check_unchanged(run, check_name(run.name or preset))
         folder = runs.choose(run, run.name or preset, bool(run.name), group, difference)
     else:
-        runs.check_content(folder, run, difference)
+        if clause := difference(folder, run):
+            raise runs.other_content(folder, clause)
     runs.check_place(folder.path)
     if (run.init or run.init_encoder) and not folder.complete_steps():
         check_start(run)
     return folder
-
-
-def without_outputs(run: RunConfig) -> RunConfig:
-    """The run as a host trains it that does not own its folder: nothing is written for the user there."""
-    return replace(run, tensorboard=False, wandb="", profile_steps="", hooks=())
 
 
 OF_DATA = ("data.source", "data.tokenizer")
@@ -196,24 +189,22 @@ class Contents:
         to_open = of_data or self.given is not None
         if to_open and (clause := data_difference(record, self.open(run, folder))):
             return f"{of_data[0] if of_data else 'its data is another'}: {clause}"
-        if "teacher" in elsewhere and record.get("frozen") != self._frozen(run, folder):
-            return clauses["teacher"]
-        for name in ("init", "init_encoder"):
-            if name in elsewhere and (record.get("init") or {}).get("digest") != self._start(run, folder):
+        its = {"teacher": record.get("frozen")}
+        its |= dict.fromkeys(("init", "init_encoder"), (record.get("init") or {}).get("digest"))
+        for name, digest in its.items():
+            if name in elsewhere and digest != self._digest(name, run, folder):
                 return clauses[name]
         return ""
 
-    def _frozen(self, run: RunConfig, folder: runs.Run) -> str:
-        """The digest of the arrays of the run's teacher."""
+    def _digest(self, name: str, run: RunConfig, folder: runs.Run) -> str:
+        """The digest of the arrays of the run's teacher, or of the weights that it starts from."""
         from ..tasks.computed import task_of
 
         data = self.open(run, folder)
-        return frozen_digest(task_of(with_data(run, data), data.metadata()).load_frozen_arrays(open_teacher(run)))
-
-    def _start(self, run: RunConfig, folder: runs.Run) -> str:
-        """The digest of the weights that the run starts from."""
-        data = self.open(run, folder)
-        return str(start(with_data(run, data), data.metadata()).record["digest"])
+        run, metadata = with_data(run, data), data.metadata()
+        if name == "teacher":
+            return frozen_digest(task_of(run, metadata).load_frozen_arrays(open_teacher(run)))
+        return str(start(run, metadata).record["digest"])
 
 
 def data_difference(record: Mapping[str, Any], data: Data) -> str:

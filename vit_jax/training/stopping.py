@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import INTERRUPTED, Interrupted
+from ..files.places import publish
 from ..files.terminal import printable
 from ..machine.hosts import Hosts
 
@@ -149,7 +150,7 @@ class Saver:
 
     def _save(self, state: State, notes: dict[str, Any], *rest: Any) -> None:
         self.checkpoints.save(state, notes, *rest)
-        self.checkpoints.run.publish()
+        publish(self.checkpoints.run.path)
 
     def check(self) -> None:
         """Raise what the save in the thread has failed with, if it has."""

@@ -18,7 +18,7 @@ from ..config.dotted import replace_fields
 from ..config.hints import naming_gone
 from ..config.run import RunConfig
 from ..errors import UserError
-from ..files.places import local_copy
+from ..files.places import local_copy, own, publish
 from ..files.reading import show_path
 from ..files.terminal import print_note
 from ..machine import backend
@@ -34,7 +34,7 @@ from .loop import loop
 from .progress import Told, suppress_output, telling, told
 from .resume import resume, run_now
 from .session import Event, Summary, exhausted
-from .setup import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, set_up, without_outputs
+from .setup import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, set_up
 from .stopping import Caught, signals
 
 if TYPE_CHECKING:
@@ -88,13 +88,12 @@ def train(
         CheckFailed: where the loss is NaN or infinite.
         Interrupted: after a signal, once everything is saved.
     """
-    more = {"epochs": epochs} if epochs else {}
-    given = {"data": data, "class_names": class_names, "hosts": hosts}
+    changed = {**(fields or {}), **({"epochs": epochs} if epochs else {})}
     with telling(progress):
         if resume and (inside := members_of(resume)):
-            options: dict[str, Any] = {"fields": {**(fields or {}), **more}, **given}
-            return cast(Summary, sum_up(inside, [train(resume=member, **options) for member in inside]))
-        asked = train_request(run, preset, folder, resume, {**(fields or {}), **more})
+            given: dict[str, Any] = {"data": data, "class_names": class_names, "hosts": hosts, "fields": changed}
+            return cast(Summary, sum_up(inside, [train(resume=member, **given) for member in inside]))
+        asked = train_request(run, preset, folder, resume, changed)
         return exhausted(run_steps(asked, data, class_names, hosts))
 
 
@@ -128,17 +127,17 @@ def steps(
     """
 
     def events() -> Generator[Event, None, None]:
-        more = {"epochs": epochs} if epochs else {}
-        asked = train_request(run, preset, folder, resume, {**(fields or {}), **more})
+        changed = {**(fields or {}), **({"epochs": epochs} if epochs else {})}
+        asked = train_request(run, preset, folder, resume, changed)
         summary = yield from run_steps(asked, data, class_names, hosts, begin)
         yield Event("end", summary["step"], summary["epoch"], summary=summary)
 
     def begin(folder: runs.Run) -> None:
-        _LOOPS[os.path.realpath(folder.path)] = own[0]
+        _LOOPS[os.path.realpath(folder.path)] = itself[0]
 
-    own = list[weakref.ref[Generator[Event, None, None]]]()
+    itself = list[weakref.ref[Generator[Event, None, None]]]()
     generator = events()
-    own.append(weakref.ref(generator))  # it must not hold itself: a loop that is left ends at once
+    itself.append(weakref.ref(generator))  # it must not hold itself: a loop that is left ends at once
     return generator
 
 
@@ -214,7 +213,9 @@ def steps_with(
 ) -> Generator[Event, None, Summary]:
     """Train on some hosts, telling what happens."""
     run, preset, folder, resumed, _ = asked
-    checked = preflight(run if hosts.owner else without_outputs(run), hosts)
+    if not hosts.owner:  # it writes nothing for the user
+        run = replace(run, tensorboard=False, wandb="", profile_steps="", hooks=())
+    checked = preflight(run, hosts)
     contents = Contents(given, hosts=hosts)
     with contextlib.ExitStack() as stack:
         goes_on = False
@@ -253,7 +254,7 @@ def _trained(
     with _undone_unless_begun(folder):
         session = resume(setup, folder, preset, caught)
     with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
-        folder.publish()
+        publish(folder.path)
         summary = finish(session, (yield from loop(session)))
         yield from session.new_events()
     return summary
@@ -286,7 +287,7 @@ def _own_folder(folder: runs.Run) -> Iterator[None]:
     if left is not None:
         with contextlib.suppress(ValueError):  # it is this very call that it makes
             left.close()
-    with folder.lock(), folder.writing():
+    with folder.lock(), own(folder.path):
         try:
             yield
         finally:

@@ -133,9 +133,7 @@ class Checkpoints:
                 self._forget(step)
 
     def restore(self, parameters: dict[str, Any]) -> tuple[Saved | None, list[str]]:
-        """The newest valid checkpoint. Returns (the checkpoint, or None if no save was completed; why each newer one
-        was skipped).
-        """
+        """(The newest valid checkpoint, None if no save was completed; why each newer one was skipped)."""
         skipped: list[str] = []
         steps = self.run.steps()
         for step in steps:
@@ -283,16 +281,9 @@ def _saving_failed(error: Exception, run: Run, step: int) -> Exception:
     # The text of a TensorStore error contains that of the system.
     codes = [code for code in (*_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO) if os.strerror(code) in text]
     code = error.errno if isinstance(error, OSError) else codes[0] if codes else None
+    if code is None:
+        return error
+    what, remedy = f"step {step} could not be saved ({os.strerror(code)})", "make the folder writable"
     if code in _FULL:
-        return UserError(
-            run,
-            f"the disk is full, so step {step} could not be saved{intact}",
-            "free some space and repeat the command",
-        )
-    if code is not None:
-        return UserError(
-            run,
-            f"step {step} could not be saved ({os.strerror(code)}){intact}",
-            "make the folder writable and repeat the command",
-        )
-    return error
+        what, remedy = f"the disk is full, so step {step} could not be saved", "free some space"
+    return UserError(run, f"{what}{intact}", f"{remedy} and repeat the command")

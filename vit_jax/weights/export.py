@@ -244,9 +244,7 @@ def export_weights(
     shard: int = 0,
     asked: Mapping[str, Any] | None = None,
 ) -> list[Path] | dict[str, np.ndarray]:
-    """Write weights, or a program, with `convert`. Notes on them are printed on stderr. `shard` is the most bytes of a
-    file of weights in a folder; 0: one file.
-    """
+    """Write weights, or a program, with `convert`; `shard`: the most bytes of a file of weights, 0: there is one."""
     check_convert()
     from convert.plan.groups import stream
     from convert.plan.plan import plan

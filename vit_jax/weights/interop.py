@@ -55,9 +55,7 @@ class Weights:
     assumed: tuple[str, ...]  # fields of the config that only the caller stated
     chosen: str  # of a run: which step and which of its weights; else empty
     plan: Any
-    resize: str = (
-        ""  # the --adapt by which its library takes the images of its preprocessing, of another size than config
-    )
+    resize: str = ""  # the --adapt by which its library takes images of its preprocessing, where config has other ones
     resized: str = ""
 
     @property
@@ -83,9 +81,7 @@ class Weights:
         return ((name, x) for name, x in stream(self.plan) if name in self.plan.specs)
 
     def to_use(self) -> dict[str, np.ndarray]:
-        """All parameters, of which float64 stays and others become float32. Raises UserError where their use is not
-        known.
-        """
+        """All parameters, float64 as it is, others as float32. Raises UserError where their use is not known."""
         from convert.recognise.outputs import unsettled
 
         if error := unsettled(self.path, self.config, self.facts.outputs):
@@ -212,9 +208,7 @@ class Start:
 
 
 def config_in(path: str) -> NetworkConfig:
-    """The config of the network whose weights a file or folder holds; fields that they do not tell have their
-    defaults.
-    """
+    """The config of the network whose weights a file or folder holds; fields that it does not tell have defaults."""
     check_convert()
     from convert.recognise.config import MissingFields
 
@@ -229,16 +223,11 @@ def config_in(path: str) -> NetworkConfig:
 def check_network(given: type[NetworkConfig], wanted: type[NetworkConfig]) -> None:
     """Raise UserError where weights are of another kind of network than a run trains."""
     if given is not wanted:
-        held, trained = given.name, wanted.name
-        if why := given.frozen:
-            raise UserError(
-                f"holds a {held}, which is only used, never trained: {why}",
-                remedy="leave it out, or give it as `teacher` to a preset that distils",
-            )
-        raise UserError(
-            f"holds a {held}, and the run trains a {trained}",
-            remedy=f"name a preset that trains a {held}, or leave it out",
-        )
+        why, another = f"and the run trains a {wanted.name}", f"name a preset that trains a {given.name}"
+        if given.frozen:
+            why = f"which is only used, never trained: {given.frozen}"
+            another = "give it as `teacher` to a preset that distils"
+        raise UserError(f"holds a {given.name}, {why}", remedy=f"{another}, or leave it out")
 
 
 def task_metadata(facts: Any, task: str, config: NetworkConfig) -> dict[str, Any]:

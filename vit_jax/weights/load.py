@@ -23,6 +23,7 @@ from ..config.run import RunConfig
 from ..config.trees import flatten, unflatten
 from ..data.texts.config import is_side, size_of_side
 from ..errors import Field, UserError
+from ..files.places import pull_weights
 from ..files.terminal import print_note, printable
 from ..machine.numerics import with_fixed_settings
 from ..models.build import definition
@@ -341,7 +342,7 @@ def weights(
     count = mean_of(which)
     if count and ema:
         raise UserError(f"ema is True, but {which} is the mean of the weights themselves", remedy="leave ema out")
-    folder.pull_weights()
+    pull_weights(folder.path)
     if remark := folder.remark():
         print_note(remark, sys.stderr)
     checkpoints, expected = Checkpoints(folder, factor_shapes(folder.config())), model.shapes()

@@ -96,9 +96,8 @@ def errors_about(init: str, field: str = "init", part: str = "") -> Iterator[Non
 
 def fault_of(path: str, error: UserError) -> str:
     """What is wrong with the weights at a path, without the path, and without an option that the user has not given."""
-    known = (
-        error.subject == path or os.path.exists(error.subject) or error.subject.partition(" ")[0] in READING | WRITING
-    )
+    is_place = error.subject == path or os.path.exists(error.subject)
+    known = is_place or error.subject.partition(" ")[0] in READING | WRITING
     return error.what if known and error.what else error.fault
 
 

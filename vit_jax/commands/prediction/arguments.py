@@ -301,12 +301,7 @@ def check_flags(o: Options, stated: Sequence[str]) -> dict[str, type[Capability]
         raise UserError(
             f"--features {o.features}", "in a folder of weights it would be taken for such", "choose another"
         )
-    outputs = {
-        "csv": o.csv,
-        "probabilities": o.probabilities,
-        "attention": o.attention,
-        "features": o.features,
-    }
+    outputs = {name: getattr(o, name) for name in ("csv", "probabilities", "attention", "features")}
     reads = [*runs.read_from(o.run), *paths_in(*o.inputs)]
     for more in written or [{}]:
         check_outputs({**outputs, **more}, o.force, reads)
