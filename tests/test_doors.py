@@ -99,12 +99,6 @@ def trained(place):
 # ------------------------------------------------------------------------------- what they take
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_presets_config_is_printed_as_json_and_reads_back(name, capsys):
-    assert train_command.command([name, "--print-config"]) == 0
-    assert from_dict(RunConfig, json.loads(capsys.readouterr().out)) == preset(name).run
-
-
 def test_fields_override_the_preset(capsys):
     arguments = (
         "--model.depth 2 --model.patch 2 4 --data.source x.npz --optim.lr 3e-4 --batch 16 --seed 7 "

@@ -1,13 +1,11 @@
 """The format of a config: read again as it was written, and one sentence on another format and on what is none."""
 
-import json
-
 import pytest
 
 from vit_jax.config.run import RunConfig
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
-from vit_jax.presets.table import PRESETS, preset
+from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import FORMAT, LAST_READER, from_dict, strip_format, to_dict
 
@@ -29,13 +27,6 @@ def test_a_config_without_a_number_is_of_the_current_format():
     assert strip_format(values) == {name: value for name, value in values.items() if name != "format"}
     assert from_dict(RunConfig, strip_format(values)) == run
     assert values["format"] == FORMAT
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_comes_back_from_json(name):
-    run = preset(name).run
-    assert from_dict(RunConfig, json.loads(json.dumps(to_dict(run)))) == run
-    assert next(iter(to_dict(run))) == "format"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Schedules and optimizers against torch's printed values and its published algorithms, written again in numpy."""
 
-import dataclasses
 import math
 from typing import get_args
 
@@ -242,25 +241,6 @@ def test_ten_steps_are_those_of_torchs_algorithm(c):
     for name, expected in by_hand(c, start, gradients).items():
         assert got[name].dtype == np.float64
         np.testing.assert_allclose(got[name], expected, rtol=0, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        dict(eps=1e-7),
-        dict(decay=("kernel", "bias")),
-        dict(clip=3.0001),
-        dict(beta2=0.9991),
-        dict(name="adam"),
-        dict(weight_decay=0.1001),
-        dict(layer_decay=0.9999),
-    ],
-)
-def test_the_comparison_sees_a_small_fault(fault):
-    start, gradients = material()
-    right = by_hand(OPTIMIZERS["adamw"], start, gradients)
-    wrong = by_hand(dataclasses.replace(OPTIMIZERS["adamw"], **fault), start, gradients)
-    assert max(np.abs(wrong[name] - right[name]).max() for name in NAMES) > 1e-9
 
 
 def test_optimizers_keep_float32():
