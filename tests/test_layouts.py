@@ -217,9 +217,6 @@ def common(a, b):
     return find_shared(LAYOUTS[a], LAYOUTS[b])[0] if a <= b else common(b, a)
 
 
-known_pairs = functools.cache(pairs)
-
-
 def holds(layout, config):
     """Whether a layout can state a config, by its fields alone."""
     allows = all(field.allows(value_at(config, name)) for name, field in layout.fields.items())
@@ -228,7 +225,7 @@ def holds(layout, config):
 
 @pytest.mark.slow
 def test_two_layouts_have_a_common_network_where_one_of_a_few_fits_both():
-    found = known_pairs()
+    found = pairs()
     assert found.keys() == set(itertools.product(LAYOUTS, repeat=2))
     for (a, b), why in found.items():
         if LAYOUTS[a].network is not LAYOUTS[b].network:
@@ -248,7 +245,7 @@ def test_the_numbers_of_layouts_and_of_pairs_in_the_pages_are_those_of_the_table
     )
     assert {*re.findall(r"(\d+) layouts", readme)} == {str(len(LAYOUTS))}, "correct the layouts in README.md"
     numbers = re.findall(r"([\d,]+) ordered pairs, of ([\d,]+),", guide)
-    found = known_pairs()
+    found = pairs()
     counted = (f"{sum(not why for why in found.values()):,}", f"{len(found):,}")
     assert numbers == [counted], "correct the ordered pairs in docs/guide.md"
 

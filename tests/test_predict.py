@@ -1,6 +1,5 @@
 """Using a trained run: files, folders and arrays to classes, by the door and as a library, as evaluation saw them."""
 
-import contextlib
 import csv
 import dataclasses
 import io
@@ -614,16 +613,11 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
 
 
 @pytest.fixture
-def converted(monkeypatch):
+def converted(convert):
     """`python -m convert` in this process, which has to succeed; of the run the averages, which predict takes, too."""
-    from convert import __main__ as convert
 
     def call(*arguments):
-        monkeypatch.setattr(
-            "sys.argv", ["convert", *map(str, arguments), *(["--key", "ema"] if arguments[0] == "runs/digits" else [])]
-        )
-        with contextlib.redirect_stdout(io.StringIO()):
-            assert convert.main() == 0
+        assert convert(*arguments, *(["--key", "ema"] if arguments[0] == "runs/digits" else []))[0] == 0
 
     return call
 

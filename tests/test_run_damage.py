@@ -17,6 +17,7 @@ import pytest
 
 import vit_jax
 from convert.recognise.reading import Options, read
+from tests.test_resume import quicken
 from vit_jax import runs
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
@@ -28,12 +29,12 @@ from vit_jax.files.digests import array_digest, bytes_digest, with_digest
 from vit_jax.files.reading import show_path
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
-from vit_jax.training import finish
+from vit_jax.training import finish, setup
 from vit_jax.training.log import Log
 from vit_jax.training.train import train
 from vit_jax.weights.checkpoint import Checkpoints
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 TINY = RunConfig(
     task="classify",
     model=ViTConfig(image=8, channels=1, patch=4, classes=0, width=16, depth=1, heads=2, hidden=16),
@@ -50,10 +51,22 @@ STOP = 7  # the run is stopped within its second epoch: 5 steps each
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, without_pictures: None) -> Run:
+def engines() -> dict[str, setup.Setup]:
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) -> None:
+    quicken(monkeypatch, engines)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, engines: dict[str, setup.Setup]) -> Run:
     """A run with the checkpoints 5 (the best) and 7. Do not change it: copy it."""
     folder = Run(tmp_path_factory.mktemp("whole") / "run")
-    train(replace(TINY, max_steps=STOP), preset="digits", folder=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        quicken(patch, engines)
+        train(replace(TINY, max_steps=STOP), preset="digits", folder=folder)
     return folder
 
 
