@@ -537,7 +537,6 @@ def test_what_timm_has_beside_is_refused_by_name(timm, name):
         (["base_model.model.vit.q.lora_A.weight", "base_model.model.vit.q.lora_B.weight"], "`adapt lora=merge"),
         (["base_model.model.q.base_layer.weight", "base_model.model.q.lora_A.default.weight"], "merge_and_unload()"),
         (["blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.lora_A"], "factors of LoRA"),
-        (["0.weight", "3.0.fn.0.weight", "3.0.fn.2.running_mean"], "ConvMixer"),
         (["1.weight", "2.0.fn.0.weight", "2.0.norm.weight", "2.1.fn.3.weight"], "MLP-Mixer"),
         (["transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight"], "GPT-2"),
         (["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"], "LLaMA"),

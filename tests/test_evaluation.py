@@ -52,25 +52,6 @@ def brute_force(truth, predicted, classes):
     return each, averages
 
 
-def test_counted_by_hand():
-    #        class 0: 2 of 3 found, 1 false alarm; class 1: 1 of 2 found, 1 false alarm
-    result = score([0, 0, 0, 1, 1], [0, 0, 1, 1, 0], 2, loss=[1, 2, 3, 4, 5])
-    assert result.metrics == pytest.approx(
-        {
-            "loss": 3.0,
-            "accuracy": 0.6,
-            "balanced_accuracy": (2 / 3 + 1 / 2) / 2,
-            "precision_macro": (2 / 3 + 1 / 2) / 2,
-            "recall_macro": (2 / 3 + 1 / 2) / 2,
-            "f1_macro": (2 / 3 + 1 / 2) / 2,
-            "precision_micro": 0.6,
-            "recall_micro": 0.6,
-            "f1_micro": 0.6,
-        }
-    )
-    assert result.confusion.tolist() == [[2, 1], [1, 1]]
-
-
 def test_a_class_that_is_never_predicted_and_one_that_is_absent(recwarn):
     # Class 2 is never predicted, class 3 is in neither, class 4 is predicted and never true.
     result = score([0, 1, 2, 0], [0, 1, 4, 0], 5)

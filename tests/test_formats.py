@@ -10,8 +10,10 @@ from vit_jax.runs import Run
 from vit_jax.runs.values import FORMAT, LAST_READER, from_dict, strip_format, to_dict
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("command", [("train", "--resume"), ("evaluate",), ("convert",)], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [(1, ("train", "--resume")), (2, ("evaluate",)), (3, ("convert",))],
+)
 def test_a_run_of_an_older_format_is_refused_with_the_commit_that_reads_it(tmp_path, inside, number, command):
     folder = Run(tmp_path / "runs" / "old")
     config = to_dict(preset("digits").run) | {"format": number}

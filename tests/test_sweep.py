@@ -130,7 +130,6 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--tune full,head", "--tune: is no field of a run"),
         ("--model.heads 4,5", "model.width 64 is not divisible by heads 5"),
         ("--batch 32,9999", "batch 9999: batch 9999 is larger than the training set of 1294"),
-        ("--batch 32,9999 --trials 2", "batch 9999: batch 9999 is larger than the training set of 1294"),
         ("--data.source digits nope.npz", "data.source nope.npz: data.source nope.npz: no such file"),
         ("--optim.lr 1,2 --init nope", "init nope: no such file"),
         ("--batch 32,64 --data.source a.npz,b.npz", "text follow as words: --data.source a.npz b.npz"),
