@@ -16,7 +16,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from convert import __main__ as door
-from convert import rules
 from convert.adapt import OPERATIONS
 from convert.adapt.kernels import PATCHES, POSITIONS
 from convert.commands import formats
@@ -24,6 +23,7 @@ from convert.dialects import LAYOUTS
 from convert.plan import target as target_module
 from convert.write import weights
 from convert.write.origin import file_hash
+from tests import random_weights
 from vit_jax.errors import CHECK
 from vit_jax.models.vit_config import ViTConfig
 
@@ -33,10 +33,8 @@ STATISTICS = ("--set", "mean=0.5", "--set", "std=0.25")
 TIMM = ("--to", "timm", *SAID, *STATISTICS)
 
 
-def tensors(config=CONFIG, layout="timm", dtype=np.float32, seed=0):
-    rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(dtype) for name, shape in config.shapes().items()}
-    return rules.write(LAYOUTS[layout].rows(config), ours)
+def tensors(config=CONFIG, layout="timm", **how):
+    return random_weights.tensors(LAYOUTS[layout], config, **how)
 
 
 @pytest.fixture

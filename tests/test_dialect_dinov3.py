@@ -16,6 +16,7 @@ from convert.plan.plan import plan
 from convert.recognise.config import MissingFields
 from convert.recognise.reading import Options, read
 from convert.write.write import write
+from tests.random_weights import weights as parameters
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.weights.export import export_weights
@@ -27,11 +28,6 @@ CONFIG = ViTConfig(
 )  # fmt: skip
 GATED = replace(CONFIG, gated=True, activation="silu", query_bias=False, value_bias=False, rotary_periods="exact")
 EXACT = np.array([1.0, 100**0.5], np.float32)  # of heads 8 wide
-
-
-def parameters(config):
-    rng = np.random.default_rng(0)
-    return {n: rng.standard_normal(s).astype(np.float32) for n, s in config.shapes().items()}
 
 
 def tensors(config):

@@ -19,6 +19,7 @@ from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import Options, read
 from convert.write.write import write
 from tests.installed import library
+from tests.random_weights import weights
 from vit_jax.config.dotted import replace_fields
 from vit_jax.config.fields import pair
 from vit_jax.data.images.preprocess import Preprocess
@@ -203,8 +204,7 @@ def test_bare_weights_may_have_any_epsilon():
 
 
 def test_a_norm_after_the_class_token_is_ours_before_it_and_keeps_its_name():
-    rng = np.random.default_rng(0)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SMALL.shapes().items()}
+    ours = weights(SMALL)
     usual = rules.write(TIMM.rows(SMALL), ours)
     file = {
         name.replace("norm.", "fc_norm.", 1) if name.startswith("norm.") else name: value

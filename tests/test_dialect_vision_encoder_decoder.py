@@ -15,6 +15,7 @@ from convert import rules
 from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
+from tests.random_weights import weights
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
@@ -36,9 +37,7 @@ PREPROCESS = {
 
 
 def tensors(config=CONFIG):
-    draw = np.random.default_rng(0)
-    ours = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in config.shapes().items()}
-    return rules.write(rules.narrow(LAYOUT.rows(config)), ours)
+    return rules.write(rules.narrow(LAYOUT.rows(config)), weights(config))
 
 
 @pytest.fixture

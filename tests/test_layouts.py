@@ -28,6 +28,7 @@ from convert.plan.shared import values as values_to_try
 from convert.recognise.config import NAMED, STATED, resolve
 from convert.recognise.layouts import Recognition, find, which_layout
 from convert.recognise.reading import Reading
+from tests.random_weights import weights
 from vit_jax.config.dotted import replace_fields, value_at
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
@@ -44,8 +45,7 @@ def some(layout):
 
 
 def random(config, dtype=np.float32, seed=0):
-    rng = np.random.default_rng(seed)
-    drawn = {name: rng.standard_normal(shape).astype(dtype) for name, shape in config.shapes().items()}
+    drawn = weights(config, seed, dtype)
     return {name: abs(array) if name.endswith(".variance") else array for name, array in drawn.items()}
 
 

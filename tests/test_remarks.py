@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 from safetensors.numpy import save_file
 
-from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
+from tests.random_weights import tensors
 from vit_jax.config.outputs import Outputs
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
@@ -33,14 +33,6 @@ BART = TransformerConfig(
     position_offset=2,
     embedding_norm=True,
 )
-
-
-def tensors(layout, config):
-    rng = np.random.default_rng(0)
-    return rules.write(
-        layout.rows(config),
-        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in config.shapes().items()},
-    )
 
 
 def library(folder, layout, config, facts, **pretrained):

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file  # noqa: E402
 
 import torch_ref  # noqa: E402
 import torch_ref.tasks  # noqa: E402
+from tests.random_weights import weights  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.evaluation import measure  # noqa: E402
 from torch_ref.optim import groups, make_optimizer, make_schedule  # noqa: E402
@@ -366,9 +367,8 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
 def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
     """One step at a rate of nothing keeps what was given, by our names or by torch's."""
     config = preset("digits").run.model
-    weights = {n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in config.shapes().items()}
-    save_file(weights, tmp_path / "ours.safetensors")
-    state = torch_ref.load(torch_ref.build(config), weights).state_dict()
+    save_file(weights(config), tmp_path / "ours.safetensors")
+    state = torch_ref.load(torch_ref.build(config), weights(config)).state_dict()
     torch.save(state, tmp_path / "plain.pt")
     torch.save({"model": state, "step": 7}, tmp_path / "saved.pt")
     for file in ("ours.safetensors", "plain.pt", "saved.pt"):
