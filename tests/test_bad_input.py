@@ -157,24 +157,11 @@ def test_no_such_data(source, says, refused, tmp_path):
     refused(on(source, "--data.dir", tmp_path, "--data.no-download"), *says)
 
 
-def test_a_batch_larger_than_the_training_set(images, refused):
-    refused(on(f"folder:{images}", "--batch", 64), "batch 64 is larger than the training set of 24", "lower `batch")
-
-
 def damage(images: Path) -> None:
     """One image cut off, one that is none."""
     cut = images / "train" / "cat" / "3.png"
     cut.write_bytes(cut.read_bytes()[:-60])
     (images / "val" / "dog" / "1.png").write_text("no image")
-
-
-def test_unreadable_images_are_left_out_when_told_so(images, capsys):
-    damage(images)
-    words = on(f"folder:{images}", "--data.skip-unreadable", "--name", "skipped")[1:]
-    assert train_command.command([*map(str, words)]) == 0
-    out = capsys.readouterr().out
-    assert f"2 unreadable images left out: {images / 'train' / 'cat' / '3.png'}" in out
-    assert "2 classes; train 23, validation 7, test 8" in out
 
 
 @pytest.mark.parametrize("batch", [1, 64])

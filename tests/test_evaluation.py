@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import top_k_accuracy_score
 
+from tests.fixed import Fixed
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.config import ImageData
@@ -146,7 +147,7 @@ def test_top_5_is_counted_exactly_and_agrees_with_accuracy_where_logits_are_equa
     ):
         labels = random.integers(0, 9, 200)
         batch = {"image": np.zeros((200, 1, 1, 1), np.uint8), "label": labels}
-        out = jax.tree.map(np.asarray, task.outputs(_Answers(logits), batch))
+        out = jax.tree.map(np.asarray, task.outputs(Fixed(logits), batch))
         best = [sorted(range(9), key=lambda k, row=row: (-row[k], k)) for row in logits]
         assert out["rank"].tolist() == [order.index(label) for order, label in zip(best, labels, strict=True)]
         metrics = task.score(ViTConfig(classes=9), SimpleNamespace(labels=labels, classes=None), out).metrics
@@ -159,17 +160,5 @@ def test_top_5_is_counted_exactly_and_agrees_with_accuracy_where_logits_are_equa
 def test_a_network_of_nans_has_nothing_right():
     task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(NAMED))
     batch = {"image": np.zeros((3, 1, 1, 1), np.uint8), "label": np.array([0, 1, 5])}
-    out = task.outputs(_Answers(np.full((3, 6), np.nan, np.float32)), batch)
+    out = task.outputs(Fixed(np.full((3, 6), np.nan, np.float32)), batch)
     assert np.asarray(out["rank"]).tolist() == [6, 6, 6]
-
-
-class _Answers:
-    """A network that answers with given logits."""
-
-    dtype = np.float32
-
-    def __init__(self, logits):
-        self.logits = jax.numpy.asarray(logits)
-
-    def __call__(self, images):
-        return self.logits

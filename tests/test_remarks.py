@@ -67,20 +67,6 @@ def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path
         )
 
 
-def test_an_oblong_folder_of_timm_is_converted_without_a_preprocessing_that_has_no_counterpart(tmp_path, convert):
-    cfg = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 0.9, "crop_mode": "center", "interpolation": "bicubic"}
-    source = library(tmp_path / "source", LAYOUTS["timm"], OBLONG, Facts(), **cfg)
-    for layout, size in (("timm", {"img_size": [8, 12]}), ("huggingface", {"image_size": [8, 12]})):
-        code, told, _ = convert(source, tmp_path / layout, "--to", layout)
-        assert code == 0 and "crop_pct 0.9 of an oblong image" in told and "no preprocessing is written; " in told
-        config = json.loads((tmp_path / layout / "config.json").read_text())
-        assert config.get("model_args", config).items() >= size.items()
-        assert not {"mean", "std"} & config.get("pretrained_cfg", {}).keys()
-        assert not (tmp_path / layout / "preprocessor_config.json").exists()
-        with (reading := read(str(tmp_path / layout))).source:
-            assert replace(reading.config, patch=4) == OBLONG
-
-
 def test_a_folder_without_a_preprocessor_is_converted_with_its_config(tmp_path, convert):
     source = library(
         tmp_path / "hf", LAYOUTS["huggingface@v4"], OBLONG, Facts(outputs=Outputs("class", tuple("abcde")))
