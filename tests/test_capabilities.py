@@ -1,10 +1,10 @@
 """Capabilities of other packages: flags of predict, methods, pictures of a run, and what is wrong in them."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.test_processes import python
 
 PACKAGE = """
 from dataclasses import dataclass
@@ -134,8 +134,7 @@ def test_predict_asks_it_by_its_flag_and_says_what_it_says(door, package, digits
     assert failed.returncode == 2 and says in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
     code = f"import vit_jax; net = vit_jax.load({str(digits_run)!r}); print(net.capability('count').count(['a', 'b']))"
     code += "\ntry: net.capability('counts')\nexcept vit_jax.UserError as error: print(error)"
-    env = {**os.environ, **package}
-    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300).stdout
+    said = python(code, **package).stdout
     assert said.startswith("2\nthere is no capability 'counts'; give one of explain, "), said
 
 

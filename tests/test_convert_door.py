@@ -24,6 +24,7 @@ from convert.plan import target as target_module
 from convert.write import weights
 from convert.write.origin import file_hash
 from tests import random_weights
+from tests.test_processes import python
 from vit_jax.errors import CHECK
 from vit_jax.models.vit_config import ViTConfig
 
@@ -67,7 +68,7 @@ def command(*arguments):
 def with_code(code, *arguments):
     """`python -m convert` in a process of its own, after some code."""
     program = f"import os, signal, sys; from convert import __main__; {code}; sys.exit(__main__.main())"
-    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True)
+    return python(program, *arguments)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Rows: each operation against index arithmetic, exact inverses, totality both ways, and what convert may load."""
 
 import itertools
-import subprocess
-import sys
 import tracemalloc
 from dataclasses import replace
 
@@ -18,6 +16,7 @@ from convert.recognise.config import resolve
 from convert.rules import row
 from tests.parity.cases import TRANSFORMER
 from tests.random_weights import weights as random
+from tests.test_processes import python
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig, sized_config
 
@@ -224,8 +223,6 @@ def test_a_name_has_one_row():
 
 def test_convert_loads_no_framework():
     command = "import sys, convert.rules, convert.dialects; print(*sys.modules)"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
-    )
+    loaded = {*python(command).stdout.split()}
     assert "convert.dialects.torch_ref" in loaded
     assert not {"jax", "flax", "torch", "torch_ref"} & loaded

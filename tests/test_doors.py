@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
+from tests.test_processes import python
 from vit_jax import errors, runs
 from vit_jax.commands import cli, train_options
 from vit_jax.commands import train as train_command
@@ -233,7 +234,7 @@ run(evaluate.command, "nothing")
 run(predict.command, "--help")
 run(predict.command, "nothing", "nothing.png")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = python(program)
     assert done.stdout.splitlines() == [
         "0|--help",
         "0|digits|--print-config",
@@ -444,7 +445,7 @@ def test_a_signal_while_the_interpreter_ends_changes_nothing(name):
         "import atexit, os, signal, sys\nfrom vit_jax.files.terminal import run_command\n"
         f"atexit.register(os.kill, os.getpid(), signal.{name})\nsys.exit(run_command(lambda: 3))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = python(script)
     assert (done.returncode, done.stderr) == (3, "")
 
 

@@ -6,8 +6,6 @@ Between two layouts that share a network, conversion is exact both ways.
 import functools
 import itertools
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from convert.recognise.config import NAMED, STATED, resolve
 from convert.recognise.layouts import Recognition, find, which_layout
 from convert.recognise.reading import Reading
 from tests.random_weights import weights
+from tests.test_processes import python
 from vit_jax.config.dotted import replace_fields, value_at
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
@@ -125,8 +124,7 @@ for layout in LAYOUTS.values():
 
 def test_a_value_that_is_newer_than_a_layouts_table_is_refused_by_all_but_our_own_layouts():
     """In a process of its own, whose networks have one more value of each choice before the tables are made."""
-    told = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, check=True).stdout.split("\n")
-    seen = [line.split() for line in told if line]
+    seen = [line.split() for line in python(NEWER).stdout.splitlines()]
     assert {layout for layout, *_ in seen} == LAYOUTS.keys() - {"vit-jax@resnet", "torchvision-resnet"}  # no choices
     assert not [(layout, field) for layout, field, refused, holds_all in seen if refused == holds_all]
 

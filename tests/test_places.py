@@ -3,7 +3,6 @@
 import csv
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.test_processes import python
 from tests.test_shards import tar
 from vit_jax import plugins
 from vit_jax.commands import cli, predict
@@ -120,6 +120,6 @@ print("stores:", *(name for name in sys.modules if name.startswith("vit_jax.extr
 
 def test_paths_of_this_machine_pass_no_store(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
-    done = subprocess.run([sys.executable, "-c", LOCALLY], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = python(LOCALLY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "stores:"

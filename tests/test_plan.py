@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.test_processes import python
 from vit_jax.config.dotted import value_at
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.extras.plan import command as plan
@@ -336,7 +336,6 @@ print(json.dumps([planned, arguments + status("VmHWM") - before]))
 @slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of a process is read as Linux has it")
 def test_the_memory_that_is_planned_here_is_what_a_step_takes():
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    ran = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, env=environment)
+    ran = python(TAKEN, JAX_PLATFORMS="cpu", JAX_ENABLE_COMPILATION_CACHE="false")
     planned, taken = json.loads(ran.stdout)
     assert planned == pytest.approx(taken, rel=0.05) and planned > 5e8

@@ -4,7 +4,6 @@ import ast
 import copy
 import json
 import re
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from safetensors.numpy import load_file, save_file  # noqa: E402
 import torch_ref  # noqa: E402
 import torch_ref.tasks  # noqa: E402
 from tests.random_weights import weights  # noqa: E402
+from tests.test_processes import python  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.evaluation import measure  # noqa: E402
 from torch_ref.optim import groups, make_optimizer, make_schedule  # noqa: E402
@@ -458,9 +458,7 @@ def test_a_loss_that_is_no_number_ends_the_run(monkeypatch, tmp_path, capsys):
 
 def test_the_reference_loads_no_jax():
     command = "import sys, torch_ref.evaluation, torch_ref.train; print(*sys.modules)"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
-    )
+    loaded = {*python(command).stdout.split()}
     assert "torch" in loaded and not {"jax", "flax", "optax"} & loaded
 
 
@@ -480,7 +478,7 @@ for arguments in (["--help"], ["digits"], ["--resume", "a.pt"]):
     except SystemExit as ended:
         print(ended.code, *arguments)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    done = python(program, cwd=tmp_path)
     assert [line for line in done.stdout.splitlines() if line[:2] in ("0 ", "2 ")] == [
         "0 --help",
         "2 digits",
