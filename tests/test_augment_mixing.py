@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, kstest
 
-from tests.fixed import Fixed
+from tests.recurrent import Fixed
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.mixing import QUANTILES, mix_pairs, quantiles
 from vit_jax.config.run import LossConfig

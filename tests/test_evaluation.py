@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import top_k_accuracy_score
 
-from tests.fixed import Fixed
+from tests.recurrent import Fixed
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.config import ImageData

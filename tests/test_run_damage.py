@@ -503,7 +503,7 @@ def test_a_summary_without_its_digest_is_damaged(run):
         run.summary()
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.slow)])
 def test_no_bit_flips_unnoticed(run, count):
     table = flips(run, count)
     print("\n".join(f"{kind:14} {dict(counts)}" for kind, counts in table.items()))
