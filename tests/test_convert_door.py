@@ -382,15 +382,6 @@ def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_conversion_that_is_killed_leaves_the_old_file(source, tmp_path):
-    (tmp_path / "out.safetensors").write_text("precious")
-    code = "from convert.plan.target import Target; "
-    code += "Target.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
-    done = with_code(code, source, tmp_path / "out.safetensors", *TIMM, "--force")
-    assert done.returncode == -9
-    assert (tmp_path / "out.safetensors").read_text() == "precious"
-
-
 @pytest.mark.parametrize(
     ("target", "to", "replaced"),
     [("out.npz", "timm", True), ("hf", "huggingface", False), ("hf", "huggingface", True), ("run", "vit-jax", False)],

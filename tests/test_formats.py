@@ -3,7 +3,6 @@
 import pytest
 
 from vit_jax.config.run import RunConfig
-from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
@@ -52,20 +51,3 @@ def test_what_is_no_config_is_refused_in_one_sentence(values, message):
     with pytest.raises(UserError) as error:
         from_dict(RunConfig, values)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-PREPROCESS = Preprocess((8, 8), 1, "crop", 0, "bilinear", 255, (0.5,), (0.5,)).to_dict()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("class_names", 5), ("class_names", [1]), ("preprocess", {}), ("preprocess", {**PREPROCESS, "mean": ["a"]})],
-)
-def test_what_a_run_keeps_is_checked_before_it_is_used(tmp_path, name, value):
-    folder = Run(tmp_path / "run")
-    config = to_dict(preset("digits").run)
-    folder.create(
-        {"preset": "digits", "config": config, "data": None, "class_names": [], "preprocess": PREPROCESS, name: value}
-    )
-    with pytest.raises(UserError, match=f"its {name} is damaged; restore the file"):
-        folder.record()
