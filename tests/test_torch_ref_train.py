@@ -182,24 +182,6 @@ def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, kind):
     assert {n for n, x in found.items() if x.all()} == {n for n, p in config.parameters().items() if p.kind == kind}
 
 
-@pytest.mark.parametrize(
-    ("name", "cls", "options"),
-    [
-        ("sgd", torch.optim.SGD, {"momentum": 0.0, "nesterov": False}),
-        ("momentum", torch.optim.SGD, {"momentum": 0.8, "nesterov": True}),
-        ("adam", torch.optim.Adam, {"betas": (0.7, 0.95), "eps": 1e-6}),
-        ("adamw", torch.optim.AdamW, {"betas": (0.7, 0.95), "eps": 1e-6}),
-    ],
-)
-def test_optimizers_are_torchs_with_the_configs_numbers(name, cls, options):
-    c = OptimConfig(name=name, lr=0.2, momentum=0.8, nesterov=True, beta1=0.7, beta2=0.95, eps=1e-6, weight_decay=0.3)
-    optimizer = make_optimizer(torch_ref.build(VIT), c)
-    assert type(optimizer) is cls
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
-    for group in optimizer.param_groups:
-        assert {key: group[key] for key in (*options, "lr")} == {**options, "lr": 0.2}
-
-
 def test_muon_is_torchs_muon_for_the_blocks_and_torchs_adamw_for_the_rest():
     """Ten steps; torch.optim.Muon iterates in bfloat16, so the kernels inside blocks agree to a hundredth."""
     c = OptimConfig(name="muon", lr=0.02, muon_lr=0.1, muon_momentum=0.9, beta1=0.7, eps=1e-6, weight_decay=0.3)
@@ -271,23 +253,6 @@ def test_an_average_of_weights_starts_where_they_do(decays):
         }
     for name, x in torch_ref.parameters(one.average.module).items():
         np.testing.assert_allclose(x, expected[name], rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("name", "roles"), [("sgd", set()), ("momentum", {"trace"}), ("adam", {"mu", "nu"}), ("adamw", {"mu", "nu"})]
-)
-def test_moments_come_under_our_names(name, roles):
-    one, batch = trainer(optim=dict(name=name)), images()
-    assert all(not x.any() for tree in one.moments().values() for x in tree.values())
-    one.loss(batch).backward()
-    gradients = torch_ref.gradients(one.model)
-    one.step(batch)
-    moments = one.moments()
-    assert set(moments) == roles
-    for role, factor, power in (("trace", 1, 1), ("mu", 0.1, 1), ("nu", 0.001, 2)):
-        for parameter, x in moments.get(role, {}).items():
-            assert x.shape == VIT.shapes()[parameter]
-            np.testing.assert_allclose(x, factor * gradients[parameter] ** power, rtol=1e-12, atol=1e-18)
 
 
 def test_no_two_steps_of_any_seeds_draw_the_same(monkeypatch):
