@@ -23,9 +23,21 @@ from vit_jax.weights.export import export_weights
 
 META = LAYOUTS["dinov3"]
 CONFIG = ViTConfig(
-    image=8, patch=4, classes=0, width=16, depth=2, heads=2, hidden=12, registers=2, layer_scale=1.0, eps=1e-5,
-    key_bias=False, position="none", rotary="axial", rotary_periods="bfloat16",
-)  # fmt: skip
+    image=8,
+    patch=4,
+    classes=0,
+    width=16,
+    depth=2,
+    heads=2,
+    hidden=12,
+    registers=2,
+    layer_scale=1.0,
+    eps=1e-5,
+    key_bias=False,
+    position="none",
+    rotary="axial",
+    rotary_periods="bfloat16",
+)
 GATED = replace(CONFIG, gated=True, activation="silu", query_bias=False, value_bias=False, rotary_periods="exact")
 EXACT = np.array([1.0, 100**0.5], np.float32)  # of heads 8 wide
 

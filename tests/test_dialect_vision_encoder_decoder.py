@@ -25,15 +25,32 @@ LAYOUT = LAYOUTS["vision-encoder-decoder"]
 CONFIG = CaptionerConfig(
     vit=ViTConfig(image=8, patch=4, classes=0, width=12, depth=1, heads=2, hidden=20, eps=1e-12),
     text=TransformerConfig(
-        width=8, heads=2, hidden=24, encoder_depth=0, decoder_depth=2, activation="gelu_tanh", eps=1e-5,
-        position="learned", max_length=9, target_vocabulary=11, outputs=11, tie="decoder", output_bias=False,
+        width=8,
+        heads=2,
+        hidden=24,
+        encoder_depth=0,
+        decoder_depth=2,
+        activation="gelu_tanh",
+        eps=1e-5,
+        position="learned",
+        max_length=9,
+        target_vocabulary=11,
+        outputs=11,
+        tie="decoder",
+        output_bias=False,
     ),
-)  # fmt: skip
+)
 IDS = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": 2}
 PREPROCESS = {
-    "image": [8, 8], "channels": 3, "fit": "stretch", "size": 0, "interpolation": "bilinear", "background": 255,
-    "mean": [0.5] * 3, "std": [0.5] * 3,
-}  # fmt: skip
+    "image": [8, 8],
+    "channels": 3,
+    "fit": "stretch",
+    "size": 0,
+    "interpolation": "bilinear",
+    "background": 255,
+    "mean": [0.5] * 3,
+    "std": [0.5] * 3,
+}
 
 
 def tensors(config=CONFIG):

@@ -47,10 +47,25 @@ from vit_jax.weights.opening import open_teacher
 
 # Small, with nothing square; the names of vit-pytorch's DistillWrapper.
 STUDENT = ViTConfig(
-    image=(4, 6), patch=(2, 3), classes=5, width=8, depth=1, heads=2, hidden=12, head_width=3, eps=1e-5,
-    query_bias=False, key_bias=False, value_bias=False, stem_pre_norm=True, stem_norm=True,
-    distill_token=True, distill_position=False, distill_head=True, distill_norm=True,
-)  # fmt: skip
+    image=(4, 6),
+    patch=(2, 3),
+    classes=5,
+    width=8,
+    depth=1,
+    heads=2,
+    hidden=12,
+    head_width=3,
+    eps=1e-5,
+    query_bias=False,
+    key_bias=False,
+    value_bias=False,
+    stem_pre_norm=True,
+    stem_norm=True,
+    distill_token=True,
+    distill_position=False,
+    distill_head=True,
+    distill_norm=True,
+)
 # Its dropout would show if it were not in evaluation mode.
 TEACHER = ViTConfig(image=(6, 4), patch=2, classes=5, width=12, depth=1, heads=2, hidden=8, dropout=0.4, drop_path=0.4)
 SEEN = {"fit": "crop", "size": 0, "interpolation": "bilinear", "background": 255}

@@ -269,9 +269,20 @@ def test_muon_orthogonalises_as_optax_does_in_either_precision():
 
 
 VIT = ViTConfig(
-    image=8, channels=1, patch=4, classes=3, width=8, depth=3, heads=2, hidden=12, registers=1, pre_norm=True,
-    layer_scale=0.1, pool="map", head_norm=True,
-)  # fmt: skip
+    image=8,
+    channels=1,
+    patch=4,
+    classes=3,
+    width=8,
+    depth=3,
+    heads=2,
+    hidden=12,
+    registers=1,
+    pre_norm=True,
+    layer_scale=0.1,
+    pool="map",
+    head_norm=True,
+)
 
 
 def test_layer_decay_counts_from_the_head():

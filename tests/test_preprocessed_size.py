@@ -31,16 +31,29 @@ from vit_jax.weights.load import complete
 
 STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSOR = STATISTICS | {
-    "image_processor_type": "BitImageProcessor", "do_center_crop": True, "crop_size": {"height": 16, "width": 16},
-    "size": {"shortest_edge": 20}, "resample": 3,
-}  # fmt: skip
+    "image_processor_type": "BitImageProcessor",
+    "do_center_crop": True,
+    "crop_size": {"height": 16, "width": 16},
+    "size": {"shortest_edge": 20},
+    "resample": 3,
+}
 DINOV2 = ViTConfig(
     image=28, patch=4, classes=3, width=16, depth=2, heads=2, hidden=64, layer_scale=1.0, pool="cls_mean"
 )
 DINOV3 = ViTConfig(
-    image=28, patch=4, classes=0, width=16, depth=1, heads=2, hidden=32, layer_scale=1.0, position="none",
-    rotary="axial", key_bias=False, eps=1e-5,
-)  # fmt: skip
+    image=28,
+    patch=4,
+    classes=0,
+    width=16,
+    depth=1,
+    heads=2,
+    hidden=32,
+    layer_scale=1.0,
+    position="none",
+    rotary="axial",
+    key_bias=False,
+    eps=1e-5,
+)
 RESIZED = "positions are resampled by {} from 7x7 to 4x4, as its library computes images of the size that its"
 
 
