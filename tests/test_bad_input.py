@@ -292,11 +292,6 @@ def test_a_platform_that_does_not_start(raised, refused, monkeypatch):
         refused(command, "JAX_PLATFORMS is 'nonsense': jax finds no such device here; unset it, or set it to cpu")
 
 
-def test_a_set_must_be_named_for_a_preset_without_one(refused):
-    refused("train vit-ti16", "data.source is empty: give `data.source folder:PATH`, FILE.npz or the name of a set")
-    refused("train finetune --dry-run", "data.source is empty")
-
-
 def test_another_run_can_start_from_the_weights_of_one_that_may_not_change(refused, capsys):
     advice = "--init digits --name NEW --data.source digits"
     refused(

@@ -364,19 +364,3 @@ def test_a_small_disk(tmp_path, expected):
         assert place.end() == expected
     finally:
         subprocess.run(["umount", str(small)], check=True)
-
-
-@slow
-def test_a_damaged_checkpoint_through_the_door(place, expected):
-    """All that stderr and stdout say of it is one line; Orbax and its threads are not heard."""
-    place.killed("evaluation")
-    for file in (place.run.checkpoints / str(EPOCH)).rglob("d/*"):
-        os.truncate(file, file.stat().st_size // 2)
-    done = place.train()
-    assert "no checkpoint is valid (checkpoint 5: " in one_sentence(done)
-    shutil.rmtree(place.run.checkpoints)
-    shutil.rmtree(place.run.digests)
-    place.run.checkpoints.mkdir()
-    place.run.digests.mkdir()
-    place.finished()
-    assert place.end() == expected

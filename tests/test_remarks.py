@@ -10,29 +10,11 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
 from tests.random_weights import tensors
+from tests.test_dialect_seq2seq import BART
 from vit_jax.config.outputs import Outputs
-from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 
 OBLONG = ViTConfig(image=(8, 12), patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
-BART = TransformerConfig(
-    width=8,
-    heads=2,
-    hidden=12,
-    encoder_depth=1,
-    decoder_depth=1,
-    source_vocabulary=9,
-    target_vocabulary=9,
-    outputs=9,
-    max_length=6,
-    eps=1e-5,
-    tie="all",
-    norm_first=False,
-    final_norm=False,
-    position="learned",
-    position_offset=2,
-    embedding_norm=True,
-)
 
 
 def library(folder, layout, config, facts, **pretrained):

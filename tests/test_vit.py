@@ -514,12 +514,6 @@ def test_flops_are_those_of_the_program(case):
 # -------------------------------------------------------------------------------------------- capture
 
 
-@functools.cache
-def captured():
-    model, images = network(BASE, random_weights(BASE)), jnp.asarray(random_images(BASE), "float32")
-    return model, images, model.capture(images, names(BASE))
-
-
 def test_an_unused_capture_adds_nothing_to_the_compiled_program():
     """The programs are compared as XLA receives them: what is equal there is equal compiled."""
     c, images = BASE, jnp.asarray(random_images(BASE), "float32")
@@ -579,11 +573,6 @@ def test_each_rate_acts_in_training_alone_and_is_drawn_from_the_keys_alone(rate)
     np.testing.assert_allclose(
         train(images[jnp.array([2, 2, 0])], keys(3)[jnp.array([2, 0, 0])])[::2], trained[[2, 0]], atol=1e-5
     )
-
-
-def test_without_rates_training_is_evaluation():
-    model, images, values = captured()
-    np.testing.assert_array_equal(model(images, keys=keys(3)), values["logits"])
 
 
 # A network whose branches add constants, so that the masks can be read from what leaves a block:
