@@ -1,7 +1,6 @@
 """The doors as people use them: what they take, print and leave behind, and that what they print can be pasted."""
 
 import contextlib
-import dataclasses
 import importlib
 import json
 import math
@@ -119,12 +118,6 @@ def test_fields_override_the_preset(capsys):
     expected |= {"optim.decay": ("kernel", "norm"), "augment.flip": True}
     new, old = flat(printed), flat(preset("digits").run)
     assert {k: v for k, (v, _) in new.items() if v != old[k][0]} == expected
-
-
-def test_no_preset_means_digits():
-    name, options, folder = train_command.parse(["--batch", "8"])
-    assert (name, folder) == ("digits", None)
-    assert options.run() == dataclasses.replace(preset("digits").run, batch=8)
 
 
 @pytest.mark.parametrize("name", ["digits", "numbers"])

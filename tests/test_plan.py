@@ -136,7 +136,14 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_the_plan_of_what_is_here_is_compiled_once_and_kept(cache, capsys, monkeypatch):
-    words = ["digits", "--batch", "8", "--evaluate", "--json", "--accumulate", "1"]
+    words, ask = ["digits", "--batch", "8", "--evaluate", "--json", "--accumulate", "1"], plan_compile._ask
+    monkeypatch.setattr(plan_compile.backend, "configure_jax", lambda devices: None)
+
+    def asked(request, title):
+        """Of one step the process, and of the other what it would answer."""
+        return ask(request, title) if request["what"] == "train" else plan_compile.answer(request)
+
+    monkeypatch.setattr(plan_compile, "_ask", asked)
     assert plan.command(words) == 0
     said = json.loads(capsys.readouterr().out)
     train, evaluation = said["steps"]
