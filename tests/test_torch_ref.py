@@ -18,7 +18,9 @@ import torch_ref.layers  # noqa: E402
 import torch_ref.transformer  # noqa: E402
 import torch_ref.vit  # noqa: E402
 from convert.verify.checks import failures  # noqa: E402
+from convert.write.program.network import on_cpu  # noqa: E402
 from tests.parity import cases, dropping, twins  # noqa: E402
+from tests.parity.sides import ours, torch_twin  # noqa: E402
 from tests.parity.weights import inputs, masks, weights  # noqa: E402
 from torch_ref.attention import Attention, attention_mask  # noqa: E402
 from torch_ref.layers import drop_path  # noqa: E402
@@ -69,6 +71,18 @@ def check(results):
 def test_a_network_is_the_same_function_and_its_weights_come_back_to_the_bit(name):
     c = CASES[name]
     check([twins.carried(name, c, weights(c)), twins.forward(name, c, weights(c), inputs(c), "float64", "float64")])
+
+
+@pytest.mark.parametrize("c", [cases.VIT, SEQ], ids=["vit", "transformer"])
+def test_attention_is_captured_alike(c):
+    of_texts = ["encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
+    names, given = ["attention"] if c is cases.VIT else of_texts, inputs(c)
+    mine, theirs = ours(c, weights(c)), torch_twin(c, weights(c))
+    with on_cpu("float64"), torch.no_grad():
+        expected = mine.model.capture(names=names, **mine.arrays(given))
+        found = theirs.built.capture(theirs.module, theirs.arrays(given), names)
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("which", ["both", "empty rows", "per head"])

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from vit_jax.config.trees import unflatten
-from vit_jax.models.attention import Attention, attention_mask, from_torch_mask
+from vit_jax.models.attention import Attention, from_torch_mask
 from vit_jax.models.build import definition
 from vit_jax.models.layers import sinusoids
 from vit_jax.models.state import merge
@@ -346,16 +346,6 @@ def test_a_cache_that_does_not_fit_is_refused():
         model.init_cache(memory, YES[:, :4], 6)
     with pytest.raises(ValueError, match="causal is False"):
         network(dataclasses.replace(TINY, causal=False)).init_cache(memory, None, 6)
-
-
-def test_masks_that_are_one():
-    assert attention_mask(2, 3, 4) is None
-    mask = attention_mask(2, 3, 3, padding=jnp.array([[True, True, False], [False, True, True]]), causal=True)
-    assert mask.shape == (2, 1, 3, 3) and mask[0, 0].tolist() == [
-        [True, False, False],
-        [True, True, False],
-        [True, True, False],
-    ]
 
 
 # ------------------------------------------------------------------------------ an encoder alone
