@@ -135,9 +135,7 @@ def test_commas_separate_values_where_no_value_can_have_any(words, values):
         ("--batch 32,64 --data.source a.npz,b.npz", "text follow as words: --data.source a.npz b.npz"),
         ("--seed 1,2 --seeds 2", "seed has several values and seeds is 2"),
         ("--optim.lr 1,2 --seeds 2 --pruner median", "seeds is 2 and pruner is median, which follows a single run"),
-        ("--optim.lr 1,2 --pruner mean", "--pruner mean: choose one of none, median, halving, hyperband"),
         ("--optim.lr 1,2 --data.validation 0", "data.validation is 0, and a sweep compares by validation"),
-        ("--optim.lr 1,2 --name a/b", "name is 'a/b'"),
         ("--optim.lr 1,2 --resume x", "resume: belongs to the command train"),
         (
             f"--seed {','.join(map(str, range(1001)))}",
