@@ -8,21 +8,18 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests import loopback
 
 OBJECTS = "/storage/v1/b/bucket/o"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(loopback.Handler):
     objects: dict[str, tuple[int, bytes]]  # {name: its generation, its content}
     lock: threading.Lock
     generations: itertools.count[int]
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def handle_any(self) -> None:
         parts = urlsplit(self.path)
@@ -48,11 +45,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = handle_any
 
     def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        self.send_response(status)
-        for key, text in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(key.replace("_", "-"), text)
-        self.end_headers()
-        self.wfile.write(body)
+        self.send(status, body, **headers)
 
     def put(self, name: str, body: bytes, generation: str | None) -> None:
         if generation is not None and int(generation) != self.objects.get(name, (0, b""))[0]:
@@ -68,12 +61,10 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, json.dumps({"items": [{"name": name} for name in names[first : first + 3]], **more}).encode())
 
     def get(self, generation: int, content: bytes) -> None:
-        headers, asked = {"x_goog_generation": str(generation)}, self.headers.get("Range")
+        headers, asked = {"x_goog_generation": str(generation)}, self.asked_range(len(content))
         if not asked:
             return self.answer(200, content, **headers)
-        first, _, last = asked.removeprefix("bytes=").partition("-")
-        start = int(first) if first else max(len(content) - int(last), 0)
-        stop = min(int(last) + 1, len(content)) if first and last else len(content)
+        start, stop = asked
         if start >= len(content):
             return self.answer(416, Content_Range=f"bytes */{len(content)}")
         shown = f"bytes {start}-{stop - 1}/{len(content)}"
@@ -84,14 +75,7 @@ class Handler(BaseHTTPRequestHandler):
 def serving() -> Iterator[None]:
     """The bucket gs://bucket, which the usual variable leads to."""
     own = {"objects": {}, "lock": threading.Lock(), "generations": itertools.count(1)}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), own))
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_address[1]}"
-    variables = {"STORAGE_EMULATOR_HOST": address, "TENSORSTORE_GCS_HTTP_URL": address}
-    try:
+    with loopback.listening(Handler, **own) as address:
+        variables = {"STORAGE_EMULATOR_HOST": address, "TENSORSTORE_GCS_HTTP_URL": address}
         with mock.patch.dict(os.environ, {**variables, "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token"}):
             yield
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -7,13 +7,13 @@ import contextlib
 import hashlib
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests import loopback
 
 TOKEN = "hf_good"
 ATTRIBUTES = ".gitattributes"
@@ -74,12 +74,8 @@ STEPS = {  # {method and path: the step, whose method of the handler answers}
 }
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(loopback.Handler):
     hub: Hub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def handle_any(self) -> None:
         asked = f"{self.command} {unquote(urlsplit(self.path).path)}"
@@ -90,9 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", 0))
         if fault == "cut":
             self.rfile.read(length // 2)
-            self.close_connection = True
-            self.connection.close()
-            return
+            return self.hang_up()
         body = self.rfile.read(length)
         token = self.headers.get("Authorization")
         if step not in ("put", "validate", "unknown") and token != f"Bearer {TOKEN}":
@@ -109,12 +103,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, value: Any, status: int = 200, **headers: str) -> None:
         content = value if isinstance(value, bytes) else json.dumps(value).encode()
-        self.send_response(status)
-        for key, text in {"Content-Length": str(len(content)), "Content-Type": "application/json", **headers}.items():
-            self.send_header(key.replace("_", "-"), text)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        self.send(status, content, **{"Content_Type": "application/json", **headers})
 
     def answer_slowly(self, part: bytes, seconds: float) -> None:
         self.send_response(200)
@@ -214,13 +203,5 @@ class Handler(BaseHTTPRequestHandler):
 def serving() -> Iterator[Hub]:
     """A hub that answers at `endpoint`."""
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"hub": hub}))
-    hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with loopback.listening(Handler, hub=hub) as hub.endpoint:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

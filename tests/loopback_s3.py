@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests import loopback
 
 NAME = "bucket"
 
@@ -54,16 +55,8 @@ def tag(content: bytes) -> str:
     return f'"{hashlib.md5(content).hexdigest()}"'
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(loopback.Handler):
     bucket: Bucket
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def handle(self) -> None:
-        with contextlib.suppress(ConnectionError):  # whoever asked was killed
-            super().handle()
 
     def handle_any(self) -> None:
         parts = urlsplit(self.path)
@@ -90,18 +83,9 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_DELETE = handle_any
 
-    def hang_up(self) -> None:
-        self.close_connection = True
-        self.connection.close()
-
     def answer(self, body: bytes, status: int = 200, name: str = "", cut: bool = False, **headers: str) -> None:
         self.bucket.requests.append((self.command, name, len(body)))
-        self.send_response(status)
-        for key, text in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(key.replace("_", "-"), text)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body[: len(body) // 2] if cut else body)
+        self.send(status, body, len(body) // 2 if cut else None, **headers)
         if cut:
             self.hang_up()
 
@@ -121,12 +105,10 @@ class Handler(BaseHTTPRequestHandler):
         content = self.bucket.objects.get(name)
         if content is None:
             return self.answer(b"<Error><Code>NoSuchKey</Code></Error>", 404, name)
-        asked = self.headers.get("Range")
+        asked = self.asked_range(len(content))
         if not asked:
             return self.answer(content, 200, name, fault == "cut", ETag=tag(content))
-        first, _, last = asked.removeprefix("bytes=").partition("-")
-        start = int(first) if first else max(len(content) - int(last), 0)
-        stop = min(int(last) + 1, len(content)) if first and last else len(content)
+        start, stop = asked
         if start >= len(content):
             return self.answer(b"", 416, name, Content_Range=f"bytes */{len(content)}")
         part = content[start : max(stop - 1, start) if fault == "short" else stop]
@@ -155,16 +137,9 @@ class Handler(BaseHTTPRequestHandler):
 def serving(**variables: str) -> Iterator[Bucket]:
     """The bucket s3://bucket, which the usual variables lead to."""
     bucket = Bucket()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"bucket": bucket}))
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    keys = {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", **variables}
-    try:
-        with mock.patch.dict(os.environ, keys):
-            yield bucket
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", **variables}
+    with (
+        loopback.listening(Handler, bucket=bucket) as endpoint,
+        mock.patch.dict(os.environ, {"AWS_ENDPOINT_URL": endpoint, **keys}),
+    ):
+        yield bucket

@@ -8,10 +8,10 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
+from tests import loopback
 from vit_jax.extras.sets.archives import OFFICIAL, Archive, CifarSet
 
 
@@ -92,7 +92,9 @@ def serving(files, **faults):
     asked = []
     stop = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(loopback.Handler):
+        protocol_version = "HTTP/1.0"
+
         def do_GET(self):
             asked.append((self.path, self.headers.get("Range")))
             content = files.get(self.path.rpartition("/")[2])
@@ -125,21 +127,8 @@ def serving(files, **faults):
                 stop.wait(60)
             self.close_connection = True
 
-        def log_message(self, *_):
-            pass
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *_):  # connections that the other side ends
-            pass
-
-    server = Server(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/", asked
-    finally:
-        stop.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with loopback.listening(Handler) as address:
+        try:
+            yield f"{address}/", asked
+        finally:
+            stop.set()

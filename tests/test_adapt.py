@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from convert import adapt
 from convert.adapt.kernels import POSITIONS, resample
 from convert.adapt.vit import STATISTICS
 from convert.layout import Facts
+from tests.random_weights import weights
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.outputs import UNSTATED, Outputs
 from vit_jax.data.images.preprocess import Preprocess
@@ -21,16 +23,12 @@ from vit_jax.models.vit_config import ViTConfig
 
 VIT = ViTConfig(image=(8, 12), patch=(4, 2), channels=3, classes=5, width=8, depth=2, heads=2, hidden=12, head_width=3)
 DEIT = replace(VIT, distill_token=True, distill_head=True, pool="cls_distill")
-
-
-def random(config, dtype=np.float64):
-    rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in config.shapes().items()}
+random = partial(weights, dtype=np.float64)
 
 
 def adapted(config, *texts, dtype=np.float64):
     """(config, parameters) after the texts, from random ones."""
-    given = random(config, dtype)
+    given = random(config, dtype=dtype)
     for adaptation in adapt.adaptations(config, texts):
         config, given = adaptation.config, adapt.apply(adaptation, given)
     return config, given
@@ -82,7 +80,7 @@ EVERY = {
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("text", EVERY)
 def test_the_parameters_made_are_those_of_the_new_config_in_the_dtype_of_the_old(text, dtype):
-    before = random(EVERY[text], dtype)
+    before = random(EVERY[text], dtype=dtype)
     (adaptation,) = adapt.adaptations(EVERY[text], [text])
     after = adapt.apply(adaptation, before)
     assert {k: v.shape for k, v in after.items()} == adaptation.config.shapes()

@@ -80,17 +80,6 @@ def test_gradients_are_those_of_the_formula(case, captured, narrow, monkeypatch)
         assert (np.asarray(got[1][0])[0, :, 1] == 0).all()
 
 
-def test_gradients_are_torchs():
-    torch = pytest.importorskip("torch")
-    leaves = [torch.tensor(x, requires_grad=True) for x in (Q, K, V, BIAS)]
-    added = leaves[3].masked_fill(~torch.tensor(SOME), -torch.inf)
-    context = torch.nn.functional.scaled_dot_product_attention(*leaves[:3], added, scale=1.0)
-    (context * torch.tensor(OF_CONTEXT)).sum().backward()
-    core = lambda q, k, v, bias: attention_core(q, k, v, SOME, bias, None, 0.0)  # noqa: E731
-    got = jax.grad(lambda *x: (core(*x)[0] * OF_CONTEXT).sum(), (0, 1, 2, 3))
-    close(jax.jit(got)(Q, K, V, BIAS), [leaf.grad.numpy() for leaf in leaves])
-
-
 def test_forward_mode_second_order_vmap_scan_and_remat_see_the_same_derivatives():
     case, two = "rows with nothing to see, bias, dropout", np.stack([Q, 2 * Q])
 

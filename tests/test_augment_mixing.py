@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import beta, kstest
 
-from tests.fixed import Fixed
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.mixing import QUANTILES, mix_pairs, quantiles
-from vit_jax.config.run import LossConfig
 from vit_jax.errors import UserError
 from vit_jax.machine.division import check_shares
 from vit_jax.presets.table import preset
-from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.setup import plan
 
@@ -109,24 +106,6 @@ def test_draws_are_of_the_pairs_own_key():
     part = mix_compiled(jnp.asarray(IMAGES[40:60]), ONE_HOT[40:60], keys[40:60], config)
     for a, b in zip(whole, part, strict=True):
         np.testing.assert_array_equal(a[40:60], b)
-
-
-@pytest.mark.parametrize("e", [0.0, 0.1])
-def test_the_loss_of_mixed_targets_is_torchs_with_probabilities(e):
-    torch = pytest.importorskip("torch")
-    draw = np.random.default_rng(1)
-    logits, keys = draw.normal(0, 2, (6, CLASSES)), jax.random.split(jax.random.key(0), 6)
-    target = draw.dirichlet([1] * CLASSES, 6).astype(np.float32)
-    batch = {"image": np.zeros((6, 2, 2, 1), np.float32), "label": np.zeros(6, np.int32), "target": target}
-    with jax.enable_x64(True):
-        loss, metrics = Classify(
-            ImageAugment(mixup=1.0), (0.0,), (1.0,), ClassKind(settings=LossConfig(label_smoothing=e))
-        ).loss(Fixed(logits), batch, keys)
-    theirs = torch.nn.functional.cross_entropy(
-        torch.from_numpy(logits), torch.from_numpy(target.astype(np.float64)), label_smoothing=e
-    )
-    assert float(loss) == pytest.approx(theirs.item(), rel=1e-12)
-    assert float(metrics["accuracy"]) == pytest.approx((logits.argmax(-1) == target.argmax(-1)).mean())
 
 
 def test_a_devices_share_must_have_whole_pairs():

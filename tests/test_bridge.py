@@ -14,10 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import vit_jax
 from convert import __main__ as convert
-from convert import rules
-from convert.dialects import LAYOUTS
 from tests.installed import library
-from tests.parity.cases import TRANSFORMER
 from vit_jax.commands import train as train_command
 from vit_jax.training import finish
 from vit_jax.weights.start import start
@@ -196,19 +193,3 @@ def test_what_only_convert_can_be_told_is_said_to_convert():
     assert run(*command, *said) == 0
     given = start(replace(digits, init="X.safetensors"), {}).parameters
     assert all(x.any() for name, x in given.items() if name.endswith("kernel"))
-
-
-def test_positions_of_another_grid_are_told_to_the_run():
-    run("runs/digits", "grid.safetensors", "--to", "timm", "--force")
-    save_file(load_file("grid.safetensors"), "grid.safetensors")  # alone: it does not say its image
-    digits = vit_jax.load("digits").run
-    told = refused(replace(digits, model=replace(digits.model, image=16)), "grid.safetensors")
-    assert "pos_embed [1, 17, 16] instead of [1, 65, 16]" in told and "`model.image`" in told and "`fields" not in told
-
-
-def test_a_transformer_is_nothing_to_train_on_images_from():
-    rows, shapes = LAYOUTS["torch-ref@transformer"].rows(TRANSFORMER), TRANSFORMER.shapes()
-    save_file(rules.write(rows, {n: np.zeros(s, np.float32) for n, s in shapes.items()}), "seq.safetensors")
-    assert refused(vit_jax.load("digits").run, "seq.safetensors").endswith(
-        "holds a Transformer, and the run trains a ViT; name a preset that trains a Transformer, or leave it out"
-    )

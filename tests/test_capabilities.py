@@ -1,10 +1,11 @@
 """Capabilities of other packages: flags of predict, methods, pictures of a run, and what is wrong in them."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.test_plugins import package as write_package
+from tests.test_processes import python
 
 PACKAGE = """
 from dataclasses import dataclass
@@ -84,15 +85,16 @@ class Failing(Capability):
     def draw(cls, *arguments):
         raise ZeroDivisionError("nothing to draw")
 """
-NAMES = ("count = count_inputs:Count", "taken = count_inputs:Taken", "bare = count_inputs:Bare",
-         "failing = count_inputs:Failing", "first = count_inputs:First", "second = count_inputs:Second",
-         "gone = count_inputs:Gone", "explain = count_inputs:Count")  # fmt: skip
+NAMES = {
+    **{"count": "Count", "taken": "Taken", "bare": "Bare", "failing": "Failing"},
+    **{"first": "First", "second": "Second", "gone": "Gone", "explain": "Count"},
+}
 LEFT_OUT = (
-    "the capability 'explain' of the package count-inputs is not used: vit-jax has that name",
-    "the capability 'gone' of the package count-inputs: cannot be loaded (AttributeError: ",
-    "the capability 'taken' of the package count-inputs: predict has --top already; update that package, or ",
-    "the capability 'bare' of the package count-inputs: failed (TypeError: ",
-    "the capability 'second' of the package count-inputs: failed (TypeError: multiple bases",
+    "the capability 'explain' of the package count_inputs is not used: vit-jax has that name",
+    "the capability 'gone' of the package count_inputs: cannot be loaded (AttributeError: ",
+    "the capability 'taken' of the package count_inputs: predict has --top already; update that package, or ",
+    "the capability 'bare' of the package count_inputs: failed (TypeError: ",
+    "the capability 'second' of the package count_inputs: failed (TypeError: multiple bases",
 )
 
 
@@ -100,11 +102,8 @@ LEFT_OUT = (
 def package(tmp_path_factory):
     """What a process needs to have it installed."""
     folder = tmp_path_factory.mktemp("package")
-    (folder / "count_inputs.py").write_text(PACKAGE, encoding="utf-8")
-    info = folder / "count_inputs-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: count-inputs\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("\n".join(["[vit_jax.capabilities]", *NAMES]), encoding="utf-8")
+    capabilities = {name: f"count_inputs:{it}" for name, it in NAMES.items()}
+    write_package(folder, "count_inputs", PACKAGE, capabilities=capabilities)
     return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])}
 
 
@@ -114,7 +113,7 @@ def test_its_flags_are_in_the_help_and_what_cannot_be_used_is_left_out_in_a_sent
     assert len(shown.stdout.split("\n")) - len(usual.stdout.split("\n")) <= 5
     assert all(sentence in shown.stderr for sentence in LEFT_OUT), shown.stderr
     listed = door("__main__", "plugins", **package)
-    assert "count: count-inputs, count_inputs:Count" in listed.stdout and "explain" in listed.stdout
+    assert "count: count_inputs, count_inputs:Count" in listed.stdout and "explain" in listed.stdout
 
 
 def test_predict_asks_it_by_its_flag_and_says_what_it_says(door, package, digits_run, tmp_path):
@@ -127,15 +126,14 @@ def test_predict_asks_it_by_its_flag_and_says_what_it_says(door, package, digits
     assert done.returncode == 0, done.stderr
     assert "2 inputs" in done.stdout + done.stderr and (tmp_path / "counted.txt").read_text() == "2\n"
     failed = door("predict", digits_run, "0.png", "--count-to", "raise", **package)
-    says = "the capability 'count' of the package count-inputs: failed (ValueError: no count)"
+    says = "the capability 'count' of the package count_inputs: failed (ValueError: no count)"
     assert failed.returncode == 2 and says in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
     failed = door("predict", digits_run, "0.png", "--first-to", "x", **package)
-    says = "the capability 'first' of the package count-inputs: failed (ValueError: no outputs)"
+    says = "the capability 'first' of the package count_inputs: failed (ValueError: no outputs)"
     assert failed.returncode == 2 and says in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
     code = f"import vit_jax; net = vit_jax.load({str(digits_run)!r}); print(net.capability('count').count(['a', 'b']))"
     code += "\ntry: net.capability('counts')\nexcept vit_jax.UserError as error: print(error)"
-    env = {**os.environ, **package}
-    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300).stdout
+    said = python(code, **package).stdout
     assert said.startswith("2\nthere is no capability 'counts'; give one of explain, "), said
 
 
@@ -145,5 +143,5 @@ def test_a_run_ends_with_its_pictures_and_loses_nothing_by_one_that_fails(door, 
     assert done.returncode == 0, done.stderr
     plots = tmp_path / "runs" / "digits" / "plots"
     assert (plots / "count.txt").read_text().startswith("359 ") and (plots / "attention.png").exists()
-    why = "the capability 'failing' of the package count-inputs: failed (ZeroDivisionError: nothing to draw)"
+    why = "the capability 'failing' of the package count_inputs: failed (ZeroDivisionError: nothing to draw)"
     assert why in done.stderr and "Traceback" not in done.stderr

@@ -14,7 +14,6 @@ import pytest
 from vit_jax.augmentation import config as augmentation
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.dotted import replace_fields, value_at
-from vit_jax.config.fields import Kind
 from vit_jax.config.network import NetworkConfig
 from vit_jax.config.run import AugmentConfig, DataConfig, LossConfig, OptimConfig, RunConfig
 from vit_jax.data.captions.config import CaptionData
@@ -22,7 +21,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
 from vit_jax.extras.vectors.spec import FeatureData
-from vit_jax.models.captioner_config import HEADLESS, CaptionerConfig
+from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import SIZES, ViTConfig, sized_config
 from vit_jax.presets.table import PRESETS, preset
@@ -520,59 +519,3 @@ def test_only_what_leaves_the_result_alone_may_change_on_resume():
         (TEXTS, set()),
     ):
         assert {name for name, (_, execution) in flat(run).items() if execution} == of_any | more, run.task
-
-
-# ----------------------------------------------------------------------------------- parameters by name
-
-# The kind, which decides whether a parameter decays, of leaves that are not called as their kind.
-KINDS = {
-    **dict.fromkeys(("cls_token", "distill_token", "register_tokens", "probe"), "token"),
-    **dict.fromkeys(("scale1", "scale2"), "scale"),
-    "frequencies": "frequency",
-    "table": "relative",
-}
-
-
-def kind_of(name):
-    """The kind of a parameter, by the last parts of its name."""
-    *_, module, leaf = ("", *name.split("."))
-    return "norm" if "norm" in module else KINDS.get(leaf, leaf)
-
-
-def test_kind_of_every_parameter_name():
-    """Networks with all options at once have all kinds, and no others."""
-    everything = ViTConfig(
-        depth=1,
-        stem=(8,),
-        stem_pre_norm=True,
-        stem_norm=True,
-        distill_token=True,
-        registers=2,
-        pre_norm=True,
-        layer_scale=0.1,
-        qk_norm=True,
-        rotary="mixed",
-        attention_norm=True,
-        mlp_norm=True,
-        gated=True,
-        pool="map",
-        head_norm=True,
-        head_hidden=7,
-        distill_head=True,
-        distill_norm=True,
-    )
-    text = TransformerConfig(
-        encoder_depth=1,
-        decoder_depth=1,
-        position="learned",
-        embedding_norm=True,
-        relative="shared",
-        source_vocabulary=5,
-        target_vocabulary=6,
-        outputs=6,
-    )
-    half = dataclasses.replace(text, encoder_depth=0, source_vocabulary=0)
-    both = CaptionerConfig(vit=dataclasses.replace(everything, **HEADLESS), text=half)
-    kinds = {name: p.kind for network in (everything, text, both) for name, p in network.parameters().items()}
-    assert kinds == {name: kind_of(name) for name in kinds} and {*kinds.values()} == {*typing.get_args(Kind)}
-    assert len(kinds) > 150

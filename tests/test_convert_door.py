@@ -1,6 +1,7 @@
 """`python -m convert`: what it prints, writes, refuses; nothing lost, nothing half written."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -15,13 +16,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from convert import __main__ as door
-from convert import rules
 from convert.adapt import OPERATIONS
 from convert.adapt.kernels import PATCHES, POSITIONS
+from convert.commands import formats
 from convert.dialects import LAYOUTS
 from convert.plan import target as target_module
 from convert.write import weights
 from convert.write.origin import file_hash
+from tests import random_weights
+from tests.test_processes import python
 from vit_jax.errors import CHECK
 from vit_jax.models.vit_config import ViTConfig
 
@@ -31,10 +34,8 @@ STATISTICS = ("--set", "mean=0.5", "--set", "std=0.25")
 TIMM = ("--to", "timm", *SAID, *STATISTICS)
 
 
-def tensors(config=CONFIG, layout="timm", dtype=np.float32, seed=0):
-    rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(dtype) for name, shape in config.shapes().items()}
-    return rules.write(LAYOUTS[layout].rows(config), ours)
+def tensors(config=CONFIG, layout="timm", **how):
+    return random_weights.tensors(LAYOUTS[layout], config, **how)
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def command(*arguments):
 def with_code(code, *arguments):
     """`python -m convert` in a process of its own, after some code."""
     program = f"import os, signal, sys; from convert import __main__; {code}; sys.exit(__main__.main())"
-    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True)
+    return python(program, *arguments)
 
 
 @pytest.fixture
@@ -100,14 +101,6 @@ def provenance(path):
 # ------------------------------------------------------------------------------------- what it does
 
 
-def test_a_file_goes_there_and_back_to_the_bit(run, source, tmp_path):
-    there, back = tmp_path / "hf.safetensors", tmp_path / "back.safetensors"
-    code, out, _ = run(source, there, "--to", "huggingface", *SAID, *STATISTICS)
-    assert code == 0 and "written" in out and "timm" in out
-    assert run(there, back, "--to", "timm")[0] == 0  # it says itself what it is
-    assert same(source, back)
-
-
 def test_what_is_written_says_where_it_comes_from_and_what_it_is(run, source, tmp_path):
     run(source, tmp_path / "out.safetensors", "--to", "huggingface", *SAID, *STATISTICS, "--adapt", "eps=1e-5")
     said = provenance(tmp_path / "out.safetensors")
@@ -120,11 +113,12 @@ def test_what_is_written_says_where_it_comes_from_and_what_it_is(run, source, tm
 @pytest.mark.parametrize("suffix", ["safetensors", "pt", "pth", "bin", "npz", "msgpack"])
 def test_every_container_holds_the_same(run, source, tmp_path, suffix):
     there, back = tmp_path / f"out.{suffix}", tmp_path / "back.safetensors"
-    assert run(source, there, *TIMM)[0] == 0
+    code, out, _ = run(source, there, *TIMM)
+    assert code == 0 and "written" in out and "timm" in out
     assert (tmp_path / f"out.{suffix}.json").exists() == (
         suffix != "safetensors"
     )  # provenance is beside where it cannot be inside
-    assert run(there, back, "--to", "timm")[0] == 0
+    assert run(there, back, "--to", "timm")[0] == 0  # it says itself what it is
     assert same(source, back)
 
 
@@ -167,19 +161,16 @@ def test_inspect_shows_the_layout_the_tensors_and_the_config(run, source):
     assert code == 0 and "timm" in out and "blocks.0.attn.qkv.weight" in out and "width 12" in out
 
 
-def test_formats_lists_every_layout_and_adaptation(run):
-    code, out, _ = run("formats")
-    assert code == 0 and all(name in out for name in LAYOUTS)
-    assert all(re.search(rf"^  {operation}=", out, re.MULTILINE) for operation in OPERATIONS)
-    assert all(kernel in out for kernel in (*POSITIONS, *PATCHES))
-
-
-def test_nothing_is_cut_on_a_narrow_terminal(run, source, monkeypatch):
+def test_formats_lists_every_layout_and_adaptation_and_nothing_is_cut_on_a_narrow_terminal(run, source, monkeypatch):
     def words(*arguments):
         return " ".join(run(*arguments)[1].split())
 
+    monkeypatch.setattr(formats, "pairs", lambda: dict.fromkeys(itertools.product(LAYOUTS, repeat=2), ""))
     monkeypatch.setenv("COLUMNS", "400")
-    wide = words("formats"), words("inspect", source, *SAID, *STATISTICS)
+    code, out, _ = run("formats")
+    assert code == 0 and all(name in out for name in (*LAYOUTS, *POSITIONS, *PATCHES))
+    assert all(re.search(rf"^  {operation}=", out, re.MULTILINE) for operation in OPERATIONS)
+    wide = " ".join(out.split()), words("inspect", source, *SAID, *STATISTICS)
     monkeypatch.setenv("COLUMNS", "60")
     assert (words("formats"), words("inspect", source, *SAID, *STATISTICS)) == wide
     assert all(f"{', '.join(layout.containers)} {layout.title}" in wide[0] for layout in LAYOUTS.values())
@@ -389,15 +380,6 @@ def test_a_full_disk_leaves_nothing_behind(source, tmp_path):
     done = with_code(code, source, tmp_path / "out.safetensors", *TIMM)
     assert done.returncode == 2 and "disk is full" in done.stderr and done.stderr.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_conversion_that_is_killed_leaves_the_old_file(source, tmp_path):
-    (tmp_path / "out.safetensors").write_text("precious")
-    code = "from convert.plan.target import Target; "
-    code += "Target.settle = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
-    done = with_code(code, source, tmp_path / "out.safetensors", *TIMM, "--force")
-    assert done.returncode == -9
-    assert (tmp_path / "out.safetensors").read_text() == "precious"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Rows: each operation against index arithmetic, exact inverses, totality both ways, and what convert may load."""
 
 import itertools
-import subprocess
-import sys
 import tracemalloc
 from dataclasses import replace
 
@@ -17,6 +15,8 @@ from convert.plan.shared import members
 from convert.recognise.config import resolve
 from convert.rules import row
 from tests.parity.cases import TRANSFORMER
+from tests.random_weights import weights as random
+from tests.test_processes import python
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig, sized_config
 
@@ -57,11 +57,6 @@ MAP = replace(
 SEQ = replace(TRANSFORMER, decoder_depth=1, position="learned", position_offset=2, embedding_norm=True)
 TIED = replace(SEQ, source_vocabulary=9, outputs=9, tie="all")
 CONFIGS = {"vit": VIT, "map": MAP, "seq": SEQ, "tied": TIED}
-
-
-def random(config, dtype=np.float32, seed=0):
-    rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in config.shapes().items()}
 
 
 # ---------------------------------------------------------------------------------- operations
@@ -132,7 +127,7 @@ def test_an_order_refuses_what_it_does_not_describe(order, shape):
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_round_trip_is_exact(config, dtype):
     config = CONFIGS[config]
-    rows, ours = torch_ref.rows(config), random(config, dtype)
+    rows, ours = torch_ref.rows(config), random(config, dtype=dtype)
     theirs = rules.write(rows, ours)
     back = rules.read(rows, theirs)
     assert list(back) == list(ours)
@@ -228,8 +223,6 @@ def test_a_name_has_one_row():
 
 def test_convert_loads_no_framework():
     command = "import sys, convert.rules, convert.dialects; print(*sys.modules)"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
-    )
+    loaded = {*python(command).stdout.split()}
     assert "convert.dialects.torch_ref" in loaded
     assert not {"jax", "flax", "torch", "torch_ref"} & loaded

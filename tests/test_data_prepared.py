@@ -4,12 +4,11 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from tests.image_sources import a_run, open_dataset, write_tfds
+from tests.test_processes import python
 from vit_jax.data.images.open import open_images
 from vit_jax.errors import UserError
 from vit_jax.files.reading import show_path
@@ -155,7 +154,7 @@ def test_a_set_of_many_files_raises_the_soft_limit_of_open_files_or_names_it(tmp
     info = json.loads((folder / "dataset_info.json").read_text())
     info["splits"][0]["shardLengths"] = ["1"] * 220
     (folder / "dataset_info.json").write_text(json.dumps(info))
-    done = subprocess.run([sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True)
+    done = python(MANY, tmp_path)
     assert done.stdout.splitlines()[-1] == "(220, 5, 6, 1)", done.stderr
     monkeypatch.setattr(resource, "getrlimit", lambda which: (200, 200))
     said = refusal("pets", dir=str(tmp_path))

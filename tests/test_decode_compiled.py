@@ -17,9 +17,17 @@ from vit_jax.text.tokenizer import Ids
 
 # No size is another's, nor that of a batch, so that a shape tells a weight.
 C = TransformerConfig(
-    width=24, heads=2, hidden=40, encoder_depth=1, decoder_depth=1, max_length=13, source_vocabulary=59,
-    target_vocabulary=59, outputs=59, tie="all",
-)  # fmt: skip
+    width=24,
+    heads=2,
+    hidden=40,
+    encoder_depth=1,
+    decoder_depth=1,
+    max_length=13,
+    source_vocabulary=59,
+    target_vocabulary=59,
+    outputs=59,
+    tie="all",
+)
 SEARCHES = {"beam": Decoding(beam=3), "greedy": Decoding(), "sample": Decoding(sample=True, top_k=7)}
 
 

@@ -3,13 +3,11 @@
 import contextlib
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.test_processes import python
 from vit_jax.commands import evaluate
 from vit_jax.commands import train as command
 
@@ -72,14 +70,7 @@ def run(tmp_path_factory, without_pictures) -> Path:
 def five(run):
     """What PROGRAM prints on five devices."""
     commands = [["evaluate", str(run)], ["train", "numbers", *TINY.split(), "--name", "five"]]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(commands)],
-        cwd=run.parent.parent,
-        env={**os.environ, "XLA_FLAGS": FIVE},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = python(PROGRAM, json.dumps(commands), cwd=run.parent.parent, XLA_FLAGS=FIVE)
     assert done.returncode == 0, done.stderr[-2000:]
     devices, *found = json.loads(done.stdout)
     assert devices == 5

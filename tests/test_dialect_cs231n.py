@@ -15,6 +15,7 @@ from convert.dialects import LAYOUTS, cs231n
 from convert.recognise.config import resolve
 from convert.verify.checks import failures
 from tests.parity import layouts_captions
+from tests.random_weights import weights
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.presets.table import preset
@@ -85,8 +86,7 @@ def test_a_captioner_of_images_is_refused_with_the_reason():
 def test_computed_positions_are_those_of_the_file_or_the_file_is_refused():
     """A student's sinusoids differ from ours in their last bits: they are kept, as learned positions."""
     layout, config = LAYOUTS["cs231n@2021"], layouts_captions.with_position(COURSE, "interleaved")
-    draw = np.random.default_rng(0)
-    p = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in config.shapes().items()}
+    p = weights(config)
     file = rules.write(layout.rows(config), p)
     assert rules.read(layout.rows(config), file).keys() == p.keys()
     other = file | {cs231n.POSITIONS: np.nextafter(file[cs231n.POSITIONS], np.float32(2))}

@@ -16,22 +16,30 @@ from convert.plan.plan import plan
 from convert.recognise.config import MissingFields
 from convert.recognise.reading import Options, read
 from convert.write.write import write
+from tests.random_weights import weights as parameters
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.weights.export import export_weights
 
 META = LAYOUTS["dinov3"]
 CONFIG = ViTConfig(
-    image=8, patch=4, classes=0, width=16, depth=2, heads=2, hidden=12, registers=2, layer_scale=1.0, eps=1e-5,
-    key_bias=False, position="none", rotary="axial", rotary_periods="bfloat16",
-)  # fmt: skip
+    image=8,
+    patch=4,
+    classes=0,
+    width=16,
+    depth=2,
+    heads=2,
+    hidden=12,
+    registers=2,
+    layer_scale=1.0,
+    eps=1e-5,
+    key_bias=False,
+    position="none",
+    rotary="axial",
+    rotary_periods="bfloat16",
+)
 GATED = replace(CONFIG, gated=True, activation="silu", query_bias=False, value_bias=False, rotary_periods="exact")
 EXACT = np.array([1.0, 100**0.5], np.float32)  # of heads 8 wide
-
-
-def parameters(config):
-    rng = np.random.default_rng(0)
-    return {n: rng.standard_normal(s).astype(np.float32) for n, s in config.shapes().items()}
 
 
 def tensors(config):

@@ -12,6 +12,7 @@ from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.config import resolve
 from tests.installed import library
+from tests.random_weights import tensors
 from vit_jax.config.outputs import UNSTATED, Outputs
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
@@ -29,14 +30,6 @@ CONFIGS = {
     "pooler": POOLER,
     "no bias": replace(VIT, query_bias=False, key_bias=False, value_bias=False),
 }
-
-
-def tensors(layout, config):
-    """Random tensors of a file."""
-    rng = np.random.default_rng(0)
-    return rules.write(
-        layout.rows(config), {n: rng.standard_normal(s).astype(np.float32) for n, s in config.shapes().items()}
-    )
 
 
 def shapes(layout, config):

@@ -12,6 +12,7 @@ from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
 from convert.recognise.reading import Options, identify, read
+from tests.random_weights import tensors
 from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
@@ -43,17 +44,8 @@ CONFIGS = [
 MODELS = {name: config for name, config in reversed(CONFIGS)}
 
 
-def tensors(name, config):
-    """Random tensors of a file."""
-    rng = np.random.default_rng(0)
-    return rules.write(
-        LAYOUTS[name].rows(config),
-        {n: rng.standard_normal(s).astype(np.float32) for n, s in config.shapes().items()},
-    )
-
-
 def shapes(name, config):
-    return {n: array.shape for n, array in tensors(name, config).items()}
+    return {n: array.shape for n, array in tensors(LAYOUTS[name], config).items()}
 
 
 def side(name, config, **facts):
@@ -113,7 +105,7 @@ def test_the_width_of_a_gated_mlp_is_two_thirds_of_the_ratio_in_eights(width, ra
 def test_a_body_without_classes_may_be_named_and_its_mask_token_comes_back(body):
     config = replace(DINOV2, classes=0, pool="cls", registers=2 * ("registers" in body))
     layout = LAYOUTS["huggingface-dinov2@v4"]
-    state = {f"{body}{n}": array for n, array in tensors(layout.name, config).items()}
+    state = {f"{body}{n}": array for n, array in tensors(layout, config).items()}
     state[f"{body}embeddings.mask_token"] = np.ones((1, 8), np.float32)
     assert layout.recognises({n: array.shape for n, array in state.items()})
     back = rules.read(layout.rows(config), state)
@@ -123,7 +115,7 @@ def test_a_body_without_classes_may_be_named_and_its_mask_token_comes_back(body)
 
 def test_blocks_of_dinov3_may_have_their_names_in_memory_and_an_empty_tensor_of_registers_comes_back():
     layout, config = LAYOUTS["huggingface-dinov3"], DINOV3
-    state = {f"model.{n}" if n.startswith("layer.") else n: a for n, a in tensors(layout.name, config).items()}
+    state = {f"model.{n}" if n.startswith("layer.") else n: a for n, a in tensors(layout, config).items()}
     state |= {"embeddings.mask_token": np.ones((1, 1, 16)), "embeddings.register_tokens": np.ones((1, 0, 16))}
     assert layout.recognises({n: array.shape for n, array in state.items()})
     again = rules.write(layout.rows(config), rules.read(layout.rows(config), state), names=state)
@@ -167,7 +159,7 @@ def test_of_two_towers_that_of_texts_is_left_out_and_named(tmp_path, name, confi
     others = {n: np.zeros(shape, np.float32) for n, shape in (TEXT | more).items()}
     inner = side(name, config)["config.json"]
     whole = {"model_type": inner.pop("model_type").partition("_")[0], "vision_config": inner, "text_config": {}}
-    save_file(tensors(name, config) | others, tmp_path / "model.safetensors")
+    save_file(tensors(LAYOUTS[name], config) | others, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(whole))
     with read(str(tmp_path)).source as source:
         found = identify(source, Options())
@@ -183,7 +175,7 @@ def test_a_tower_alone_may_have_its_prefix_or_none_and_goes_back_as_it_came(name
     )
     config = replace(config, pool="cls", final_norm=True) if name.endswith("clip") else config
     for body in ("", "vision_model."):
-        state = {body + n.removeprefix("vision_model."): array for n, array in tensors(name, config).items()}
+        state = {body + n.removeprefix("vision_model."): array for n, array in tensors(LAYOUTS[name], config).items()}
         assert layout.recognises({n: array.shape for n, array in state.items()})
         assert (
             rules.write(layout.rows(config), rules.read(layout.rows(config), state), names=state).keys() == state.keys()

@@ -10,6 +10,7 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, big_vision
 from convert.recognise.config import MissingFields, resolve
+from tests.random_weights import tensors
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -21,14 +22,6 @@ GAP = replace(AUGREG, cls_token=False, pool="mean")
 MAP = replace(GAP, pool="map")
 REP = replace(MAP, head_hidden=6)
 SINCOS = replace(GAP, position="sincos2d", position_trained=False)
-
-
-def tensors(layout, config, dtype=np.float32):
-    """Random tensors of a file."""
-    rng = np.random.default_rng(0)
-    return rules.write(
-        layout.rows(config), {n: rng.standard_normal(s).astype(dtype) for n, s in config.shapes().items()}
-    )
 
 
 def shapes(layout, config):
@@ -158,7 +151,7 @@ def test_what_its_code_does_not_compute_is_refused(layout, config, told):
 @pytest.mark.parametrize("layout", [PRE_LINEN, LOOP, SCAN], ids=lambda layout: layout.name)
 def test_bfloat16_is_nameless_bytes_in_a_file_and_comes_back_to_the_bit(layout):
     config = AUGREG if layout is PRE_LINEN else MAP
-    file = tensors(layout, config, ml_dtypes.bfloat16)
+    file = tensors(layout, config, dtype=ml_dtypes.bfloat16)
     assert {array.dtype for array in file.values()} == {np.dtype("V2")}
     np.savez(saved := io.BytesIO(), **file)
     saved.seek(0)

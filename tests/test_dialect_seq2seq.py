@@ -12,6 +12,7 @@ from convert.layout import Facts
 from convert.plan.plan import target_layout
 from convert.recognise.config import resolve
 from tests.parity.cases import TRANSFORMER
+from tests.random_weights import weights as random
 from vit_jax.errors import UserError
 
 BASE = replace(TRANSFORMER, decoder_depth=1, source_vocabulary=9, outputs=9, eps=1e-5, tie="all")
@@ -68,11 +69,6 @@ UNTOLD = {  # by shapes and by the layout
 }
 SIDES = [name for name in CONFIGS if LAYOUTS[name].extras]
 EXTRA = {"pad_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 1}
-
-
-def random(config, seed=0):
-    rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in config.shapes().items()}
 
 
 def shapes(layout, config):

@@ -23,6 +23,7 @@ from convert.recognise.reading import Options
 from convert.recognise.reading import read as read_file
 from convert.write.write import write
 from tests.parity.cases import T5, T5_1
+from tests.random_weights import weights
 from vit_jax.errors import UserError
 
 UMT5 = replace(T5_1, relative="blocks", scale_output=True)
@@ -37,8 +38,7 @@ EXTRA = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
 
 
 def tensors(name, config, names=()):
-    draw = np.random.default_rng(0)
-    arrays = {key: draw.normal(size=shape).astype(np.float32) for key, shape in config.shapes().items()}
+    arrays = weights(config)
     return arrays, rules.write(LAYOUTS[name].rows(config), arrays, names=names)
 
 

@@ -16,6 +16,7 @@ from convert.recognise.layouts import Recognition, which_layout
 from convert.recognise.reading import read
 from convert.write.write import write
 from tests.installed import library
+from tests.test_dialect_timm import opened_alike, saved
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -189,24 +190,14 @@ def test_the_angles_are_those_of_timm(timm, name):
 
 
 def test_a_folder_that_timm_saved_needs_no_flag_and_what_we_write_timm_opens(timm, tmp_path):
-    torch = pytest.importorskip("torch")
-    from timm.models import save_for_hf
-
-    torch.manual_seed(0)
-    sizes = dict(img_size=(32, 48), embed_dim=32, depth=2, num_heads=4, num_classes=5)
-    model = timm.create_model("vit_pe_core_tiny_patch16_384", **sizes, mlp_ratio=2.0).eval()
-    for p in model.parameters():
-        p.data += torch.randn_like(p) * 0.1
-    save_for_hf(model, str(tmp_path / "theirs"), safe_serialization=True)
+    sizes = dict(img_size=(32, 48), embed_dim=32, depth=2, num_heads=4, num_classes=5, mlp_ratio=2.0)
+    model = saved(timm, tmp_path / "theirs", "vit_pe_core_tiny_patch16_384", **sizes)
     found = read(str(tmp_path / "theirs"))
     with found.source:
         assert (found.layout, found.config.rotary, found.config.rotary_grid) == (EVA, "axial", 24)
         assert (found.config.pool, found.config.pool_heads, found.config.pool_hidden) == ("map_all", 8, 128)
         write(plan(found, "timm-eva"), str(tmp_path / "ours"))
-    ours = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True).eval()
-    images = torch.randn(2, 3, 32, 48)
-    with torch.no_grad():
-        assert torch.equal(ours(images), model(images))
+    opened_alike(timm, tmp_path / "ours", model, (32, 48))
 
 
 @pytest.mark.parametrize("form", ["EVA-02 Base", "RoPE-ViT mixed"])

@@ -15,6 +15,7 @@ from convert import rules
 from convert.dialects import LAYOUTS, refused
 from convert.layout import Facts
 from convert.recognise.config import resolve
+from tests.random_weights import weights
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.transformer_config import TransformerConfig
@@ -24,21 +25,36 @@ LAYOUT = LAYOUTS["vision-encoder-decoder"]
 CONFIG = CaptionerConfig(
     vit=ViTConfig(image=8, patch=4, classes=0, width=12, depth=1, heads=2, hidden=20, eps=1e-12),
     text=TransformerConfig(
-        width=8, heads=2, hidden=24, encoder_depth=0, decoder_depth=2, activation="gelu_tanh", eps=1e-5,
-        position="learned", max_length=9, target_vocabulary=11, outputs=11, tie="decoder", output_bias=False,
+        width=8,
+        heads=2,
+        hidden=24,
+        encoder_depth=0,
+        decoder_depth=2,
+        activation="gelu_tanh",
+        eps=1e-5,
+        position="learned",
+        max_length=9,
+        target_vocabulary=11,
+        outputs=11,
+        tie="decoder",
+        output_bias=False,
     ),
-)  # fmt: skip
+)
 IDS = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": 2}
 PREPROCESS = {
-    "image": [8, 8], "channels": 3, "fit": "stretch", "size": 0, "interpolation": "bilinear", "background": 255,
-    "mean": [0.5] * 3, "std": [0.5] * 3,
-}  # fmt: skip
+    "image": [8, 8],
+    "channels": 3,
+    "fit": "stretch",
+    "size": 0,
+    "interpolation": "bilinear",
+    "background": 255,
+    "mean": [0.5] * 3,
+    "std": [0.5] * 3,
+}
 
 
 def tensors(config=CONFIG):
-    draw = np.random.default_rng(0)
-    ours = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in config.shapes().items()}
-    return rules.write(rules.narrow(LAYOUT.rows(config)), ours)
+    return rules.write(rules.narrow(LAYOUT.rows(config)), weights(config))
 
 
 @pytest.fixture

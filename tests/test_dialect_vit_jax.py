@@ -18,6 +18,7 @@ from convert.dialects import LAYOUTS
 from convert.recognise.reading import Options, read
 from convert.verify.command import both
 from tests.parity.cases import TRANSFORMER
+from tests.random_weights import weights
 from vit_jax.commands import train as training
 from vit_jax.commands.evaluate import evaluate
 from vit_jax.config.run import OptimConfig, RunConfig
@@ -41,11 +42,6 @@ SEQ = replace(
 )
 PREPROCESS = Preprocess((8, 4), 1, "crop", 0, "bilinear", 255, (0.3,), (0.7,)).to_dict()
 NAMES = ["ant", "bee", "cat"]
-
-
-def weights(config, seed=0, dtype=np.float32):
-    rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape, scale=0.5).astype(dtype) for name, shape in config.shapes().items()}
 
 
 def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):

@@ -1,14 +1,12 @@
 """How a step is divided on a CPU: which devices and parts a run takes, and that they change nothing but its speed."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.test_processes import python
 from vit_jax.machine import backend, division
 from vit_jax.machine.division import CACHED, Division, find_division, plan_division
 from vit_jax.models.build import definition, start
@@ -141,9 +139,7 @@ for name, each in runs.items():
 def trained(tmp_path_factory):
     """{name: (environment, losses)} of three runs in one process on two cores."""
     folder = tmp_path_factory.mktemp("division")
-    quick = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    command = [sys.executable, "-c", PROGRAM, folder]
-    done = subprocess.run(command, env=quick, capture_output=True, text=True, timeout=300)
+    done = python(PROGRAM, folder, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "2 x cpu" in done.stdout
     found = {}

@@ -1,7 +1,6 @@
 """The doors as people use them: what they take, print and leave behind, and that what they print can be pasted."""
 
 import contextlib
-import dataclasses
 import importlib
 import json
 import math
@@ -18,6 +17,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
+from tests.test_processes import python
 from vit_jax import errors, runs
 from vit_jax.commands import cli, train_options
 from vit_jax.commands import train as train_command
@@ -99,12 +99,6 @@ def trained(place):
 # ------------------------------------------------------------------------------- what they take
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_presets_config_is_printed_as_json_and_reads_back(name, capsys):
-    assert train_command.command([name, "--print-config"]) == 0
-    assert from_dict(RunConfig, json.loads(capsys.readouterr().out)) == preset(name).run
-
-
 def test_fields_override_the_preset(capsys):
     arguments = (
         "--model.depth 2 --model.patch 2 4 --data.source x.npz --optim.lr 3e-4 --batch 16 --seed 7 "
@@ -124,12 +118,6 @@ def test_fields_override_the_preset(capsys):
     expected |= {"optim.decay": ("kernel", "norm"), "augment.flip": True}
     new, old = flat(printed), flat(preset("digits").run)
     assert {k: v for k, (v, _) in new.items() if v != old[k][0]} == expected
-
-
-def test_no_preset_means_digits():
-    name, options, folder = train_command.parse(["--batch", "8"])
-    assert (name, folder) == ("digits", None)
-    assert options.run() == dataclasses.replace(preset("digits").run, batch=8)
 
 
 @pytest.mark.parametrize("name", ["digits", "numbers"])
@@ -240,7 +228,7 @@ run(evaluate.command, "nothing")
 run(predict.command, "--help")
 run(predict.command, "nothing", "nothing.png")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = python(program)
     assert done.stdout.splitlines() == [
         "0|--help",
         "0|digits|--print-config",
@@ -451,7 +439,7 @@ def test_a_signal_while_the_interpreter_ends_changes_nothing(name):
         "import atexit, os, signal, sys\nfrom vit_jax.files.terminal import run_command\n"
         f"atexit.register(os.kill, os.getpid(), signal.{name})\nsys.exit(run_command(lambda: 3))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = python(script)
     assert (done.returncode, done.stderr) == (3, "")
 
 
@@ -573,14 +561,6 @@ def test_other_dtypes(dtype, place, plain, narrow_again, capsys):
 
 
 # ------------------------------------------------------------------------------- as a library
-
-
-def test_train_returns_the_metrics(place, plain):
-    run = dataclasses.replace(tiny("--epochs", 1), name="library")
-    summary = vit_jax.train(run)
-    assert summary == runs.Run("runs/library").summary() | {"status": "finished", "folder": "runs/library"}
-    assert 0 <= summary["test"]["last"]["accuracy"] <= 1
-    assert vit_jax.train(run) == summary  # finished: the same again
 
 
 @pytest.mark.parametrize(

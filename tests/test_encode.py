@@ -1,6 +1,5 @@
 """What encoders make of texts: vectors as of transformers, from texts and ids, here and as a program."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 from flax import nnx
 
 import vit_jax
+from tests.installed import library
 from tests.parity.cases import T5
 from tests.test_tokenizer_classes import spiece, write
 from vit_jax.errors import UserError
@@ -25,11 +25,9 @@ CLASSES = {  # {name: (class of transformers, its settings)}
 
 
 @pytest.fixture
-def transformers(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # one that does not fit torch would keep models from loading
-    pytest.importorskip("torch")
+def transformers():
     pytest.importorskip("sentencepiece")
-    return pytest.importorskip("transformers")
+    return library("transformers")
 
 
 def made(transformers, name, folder):

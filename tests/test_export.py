@@ -136,11 +136,9 @@ def test_what_was_exported_says_where_from(own, trained):
 
 REFUSED = {
     "an existing file": (lambda own: (own, "taken.safetensors"), {}, "taken.safetensors: exists; choose another name"),
-    "an existing folder": (lambda own: (own, "."), {}, "exists; choose another name"),
     "no layout": (lambda own: (own, "x", "tim"), {}, "^to tim: there is no such layout.*timm"),
     "no container": (lambda own: (own, "x.h5"), {}, "x.h5"),
     "no network": (lambda own: (nnx.Linear(2, 3, rngs=nnx.Rngs(0)), "x"), {}, "Linear is none; give a model"),
-    "an optimizer": (lambda own: (nnx.Optimizer(own, optax.sgd(1.0), wrt=nnx.Param), "x"), {}, "Optimizer is none"),
     "nothing there": (lambda own: ("nowhere", "x"), {}, "nowhere: no such file, folder or run"),
     "two names": (lambda own: (own, "x"), {"class_names": ["a", "b"]}, "there are 2 and the network has 3 classes"),
     "no field": (lambda own: (own, "x"), {"fields": {"heads": 2}}, "fields: 'heads' is not a field of this network"),

@@ -230,7 +230,6 @@ def test_killed_at_any_moment(place, expected, moment):
 
 
 # {what learns to say texts: its command; three epochs}
-# {what learns to say texts: its command; three epochs}
 TEXTS = {
     "captions": "shapes --data.drawn 96 --batch 16 --model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 "
     "--model.vit.hidden 16 --model.vit.dropout 0.1 --model.text.width 12 --model.text.decoder-depth 1 "
@@ -365,31 +364,3 @@ def test_a_small_disk(tmp_path, expected):
         assert place.end() == expected
     finally:
         subprocess.run(["umount", str(small)], check=True)
-
-
-@slow
-def test_a_loss_that_is_not_finite(place):
-    done = place.train("--optim.lr", "1e30")
-    assert done.returncode == 3
-    assert (
-        done.stderr.count("\n") == 1
-        and "nothing had been saved yet" in done.stderr
-        and "lower `optim.lr" in done.stderr
-    )
-    assert not place.run.steps()
-
-
-@slow
-def test_a_damaged_checkpoint_through_the_door(place, expected):
-    """All that stderr and stdout say of it is one line; Orbax and its threads are not heard."""
-    place.killed("evaluation")
-    for file in (place.run.checkpoints / str(EPOCH)).rglob("d/*"):
-        os.truncate(file, file.stat().st_size // 2)
-    done = place.train()
-    assert "no checkpoint is valid (checkpoint 5: " in one_sentence(done)
-    shutil.rmtree(place.run.checkpoints)
-    shutil.rmtree(place.run.digests)
-    place.run.checkpoints.mkdir()
-    place.run.digests.mkdir()
-    place.finished()
-    assert place.end() == expected

@@ -25,10 +25,26 @@ from vit_jax.weights.fitting import apply_tuning
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)
 FULL = ViTConfig(
-    image=8, patch=4, classes=3, width=8, depth=12, heads=2, hidden=12, registers=2, distill_token=True, pool="map",
-    distill_head=True, distill_norm=True, stem_norm=True, pre_norm=True, layer_scale=0.1, qk_norm=True, head_norm=True,
-    head_hidden=5, gated=True,
-)  # fmt: skip
+    image=8,
+    patch=4,
+    classes=3,
+    width=8,
+    depth=12,
+    heads=2,
+    hidden=12,
+    registers=2,
+    distill_token=True,
+    pool="map",
+    distill_head=True,
+    distill_norm=True,
+    stem_norm=True,
+    pre_norm=True,
+    layer_scale=0.1,
+    qk_norm=True,
+    head_norm=True,
+    head_hidden=5,
+    gated=True,
+)
 LINE = "--init vit --new-head --data.source digits --batch 32 --epochs 1 --seed 1"
 HEAD = ("head.kernel", "head.bias")
 

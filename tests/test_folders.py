@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from convert.containers import folder, kinds, open_source, orbax, writer
 from convert.containers.source import Spec
+from tests.test_processes import python
 from vit_jax.config.trees import unflatten
 from vit_jax.errors import UserError
 
@@ -320,10 +320,7 @@ for address in (
     "offline", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["said", "found out"]
 )
 def test_a_repository_of_the_hub_is_opened_from_its_cache(cache: Path, offline: dict[str, str]) -> None:
-    environment = {**os.environ, "HF_HUB_CACHE": str(cache), **offline}
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
-    )
+    process = python(PROGRAM, HF_HUB_CACHE=str(cache), **offline)
     assert "Retry" not in process.stderr
     said = process.stdout.splitlines()
     assert said[:3] == [f"{float(SQUARE.sum())} {{'config.json': {{'model_type': 'vit'}}}}"] * 3

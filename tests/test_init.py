@@ -43,14 +43,25 @@ TIMM = {
     "num_classes": 3,
     "model_args": {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 4},
     "pretrained_cfg": {
-        "input_size": [3, 32, 32], "mean": [0.5, 0.4, 0.3], "std": [0.25, 0.5, 0.5], "interpolation": "bicubic",
-        "crop_pct": 0.8, "num_classes": 3, "first_conv": "patch_embed.proj", "classifier": "head",
+        "input_size": [3, 32, 32],
+        "mean": [0.5, 0.4, 0.3],
+        "std": [0.25, 0.5, 0.5],
+        "interpolation": "bicubic",
+        "crop_pct": 0.8,
+        "num_classes": 3,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
     },
-}  # fmt: skip
+}
 FILLED = {
-    "data.fit": "crop", "data.size": 40, "data.interpolation": "bicubic", "data.background": 0,
-    "augment.normalize": "given", "augment.mean": (0.5, 0.4, 0.3), "augment.std": (0.25, 0.5, 0.5),
-}  # fmt: skip
+    "data.fit": "crop",
+    "data.size": 40,
+    "data.interpolation": "bicubic",
+    "data.background": 0,
+    "augment.normalize": "given",
+    "augment.mean": (0.5, 0.4, 0.3),
+    "augment.std": (0.25, 0.5, 0.5),
+}
 SMALL = "--data.source folder:photos --batch 4 --epochs 1 --max-steps 1"
 STATED = "--model.image 32 --model.heads 4 --model.eps 1e-6 --model.activation gelu --model.pool cls"
 

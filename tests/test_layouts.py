@@ -6,8 +6,6 @@ Between two layouts that share a network, conversion is exact both ways.
 import functools
 import itertools
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +26,8 @@ from convert.plan.shared import values as values_to_try
 from convert.recognise.config import NAMED, STATED, resolve
 from convert.recognise.layouts import Recognition, find, which_layout
 from convert.recognise.reading import Reading
+from tests.random_weights import weights
+from tests.test_processes import python
 from vit_jax.config.dotted import replace_fields, value_at
 from vit_jax.errors import UserError
 from vit_jax.models.captioner_config import CaptionerConfig
@@ -44,8 +44,7 @@ def some(layout):
 
 
 def random(config, dtype=np.float32, seed=0):
-    rng = np.random.default_rng(seed)
-    drawn = {name: rng.standard_normal(shape).astype(dtype) for name, shape in config.shapes().items()}
+    drawn = weights(config, seed, dtype)
     return {name: abs(array) if name.endswith(".variance") else array for name, array in drawn.items()}
 
 
@@ -125,8 +124,7 @@ for layout in LAYOUTS.values():
 
 def test_a_value_that_is_newer_than_a_layouts_table_is_refused_by_all_but_our_own_layouts():
     """In a process of its own, whose networks have one more value of each choice before the tables are made."""
-    told = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, check=True).stdout.split("\n")
-    seen = [line.split() for line in told if line]
+    seen = [line.split() for line in python(NEWER).stdout.splitlines()]
     assert {layout for layout, *_ in seen} == LAYOUTS.keys() - {"vit-jax@resnet", "torchvision-resnet"}  # no choices
     assert not [(layout, field) for layout, field, refused, holds_all in seen if refused == holds_all]
 
@@ -217,9 +215,6 @@ def common(a, b):
     return find_shared(LAYOUTS[a], LAYOUTS[b])[0] if a <= b else common(b, a)
 
 
-known_pairs = functools.cache(pairs)
-
-
 def holds(layout, config):
     """Whether a layout can state a config, by its fields alone."""
     allows = all(field.allows(value_at(config, name)) for name, field in layout.fields.items())
@@ -228,7 +223,7 @@ def holds(layout, config):
 
 @pytest.mark.slow
 def test_two_layouts_have_a_common_network_where_one_of_a_few_fits_both():
-    found = known_pairs()
+    found = pairs()
     assert found.keys() == set(itertools.product(LAYOUTS, repeat=2))
     for (a, b), why in found.items():
         if LAYOUTS[a].network is not LAYOUTS[b].network:
@@ -248,7 +243,7 @@ def test_the_numbers_of_layouts_and_of_pairs_in_the_pages_are_those_of_the_table
     )
     assert {*re.findall(r"(\d+) layouts", readme)} == {str(len(LAYOUTS))}, "correct the layouts in README.md"
     numbers = re.findall(r"([\d,]+) ordered pairs, of ([\d,]+),", guide)
-    found = known_pairs()
+    found = pairs()
     counted = (f"{sum(not why for why in found.values()):,}", f"{len(found):,}")
     assert numbers == [counted], "correct the ordered pairs in docs/guide.md"
 

@@ -6,14 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from convert import __main__ as door
-from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
+from tests.random_weights import tensors
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
@@ -26,8 +25,7 @@ SETS = [word for each in SAID for word in ("--set", each)]
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    ours = {name: np.ones(shape, np.float32) for name, shape in CONFIG.shapes().items()}
-    save_file(rules.write(LAYOUTS["timm"].rows(CONFIG), ours), tmp_path / "a.safetensors")
+    save_file(tensors(LAYOUTS["timm"], CONFIG), tmp_path / "a.safetensors")
     return str(tmp_path / "a.safetensors")
 
 

@@ -1,6 +1,5 @@
 """Schedules and optimizers against torch's printed values and its published algorithms, written again in numpy."""
 
-import dataclasses
 import math
 from typing import get_args
 
@@ -244,25 +243,6 @@ def test_ten_steps_are_those_of_torchs_algorithm(c):
         np.testing.assert_allclose(got[name], expected, rtol=0, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        dict(eps=1e-7),
-        dict(decay=("kernel", "bias")),
-        dict(clip=3.0001),
-        dict(beta2=0.9991),
-        dict(name="adam"),
-        dict(weight_decay=0.1001),
-        dict(layer_decay=0.9999),
-    ],
-)
-def test_the_comparison_sees_a_small_fault(fault):
-    start, gradients = material()
-    right = by_hand(OPTIMIZERS["adamw"], start, gradients)
-    wrong = by_hand(dataclasses.replace(OPTIMIZERS["adamw"], **fault), start, gradients)
-    assert max(np.abs(wrong[name] - right[name]).max() for name in NAMES) > 1e-9
-
-
 def test_optimizers_keep_float32():
     start, gradients = material()
     for which in ("adamw", "muon", "lion"):
@@ -289,9 +269,20 @@ def test_muon_orthogonalises_as_optax_does_in_either_precision():
 
 
 VIT = ViTConfig(
-    image=8, channels=1, patch=4, classes=3, width=8, depth=3, heads=2, hidden=12, registers=1, pre_norm=True,
-    layer_scale=0.1, pool="map", head_norm=True,
-)  # fmt: skip
+    image=8,
+    channels=1,
+    patch=4,
+    classes=3,
+    width=8,
+    depth=3,
+    heads=2,
+    hidden=12,
+    registers=1,
+    pre_norm=True,
+    layer_scale=0.1,
+    pool="map",
+    head_norm=True,
+)
 
 
 def test_layer_decay_counts_from_the_head():

@@ -60,9 +60,13 @@ OPTIMIZERS = {
     "AdamW, two groups, warm-up and cosine, clipped": ADAMW,
     "Adam with L2": OptimConfig(name="adam", lr=3e-3, weight_decay=0.1, schedule="constant"),
     "AdamW in one cycle with momentum": replace(ADAMW, schedule="one_cycle", cycle_momentum=True, warmup=0.0),
-    "momentum of Nesterov": OptimConfig(name="momentum", lr=1e-2, nesterov=True, weight_decay=0.05, schedule="cosine"),
+    "momentum of Nesterov": OptimConfig(
+        name="momentum", lr=1e-2, momentum=0.8, nesterov=True, weight_decay=0.05, schedule="cosine"
+    ),
     "SGD": OptimConfig(name="sgd", lr=1e-2, schedule="constant"),
-    "AdamW, layer decay, mlp and tokens frozen": replace(ADAMW, layer_decay=0.7, freeze=("blocks.0.mlp.*", "*token*")),
+    "AdamW, layer decay, mlp and tokens frozen": replace(
+        ADAMW, beta1=0.8, layer_decay=0.7, freeze=("blocks.0.mlp.*", "*token*")
+    ),
     "Lion": OptimConfig(name="lion", lr=3e-4, weight_decay=0.5),
     "Muon, layer decay, tokens frozen": replace(ADAMW, name="muon", layer_decay=0.7, freeze=("*token*",)),
 }

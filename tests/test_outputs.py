@@ -13,6 +13,7 @@ from PIL import Image
 import vit_jax
 from convert.containers.folder import read_json
 from convert.recognise.reading import Options, read
+from tests.installed import library
 from vit_jax.commands import predict as command
 from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
@@ -36,11 +37,7 @@ CASES = {  # {case: (family of transformers, problem_type, names, the kind that 
 
 @pytest.fixture(scope="module")
 def transformers():
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from tests.parity.libraries import load
-
-    return load("transformers")
+    return library("transformers")
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,6 @@ REFUSED = {
     "another kind": ({}, {"peft_type": "IA3"}, "peft_type is 'IA3'.*merge_and_unload"),
     "another start": ({}, {"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
     "a rank that is none": ({}, {"r": 0}, "r is 0, which is no positive number"),
-    "an alpha that is none": ({}, {"lora_alpha": "8"}, "lora_alpha is '8'"),
     "another rank": ({}, {"r": 4}, r"factors of .*query, \[2, 12\] and \[12, 2\], are not of rank 4"),
     "a pattern of another kind": ({}, {"rank_pattern": ["q"]}, "rank_pattern is no object"),
     "a rank in a text": ({}, {"rank_pattern": {"q": "3"}}, r"rank_pattern\['q'\] is '3'"),

@@ -3,7 +3,6 @@
 import csv
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.test_plugins import package as write_package
+from tests.test_processes import python
 from tests.test_shards import tar
 from vit_jax import plugins
 from vit_jax.commands import cli, predict
@@ -22,17 +23,15 @@ from vit_jax.runs import Run
 
 PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 (MEMORY,) = re.findall(r"## A store.*?```python\n(.*?)```", PAGE, re.S)
-POINTS = "[vit_jax.stores]\nmem = store_in_memory:Memory\nbroken = store_in_memory:Gone\ns3 = store_in_memory:Memory\n"
+POINTS = {"mem": "store_in_memory:Memory", "broken": "store_in_memory:Gone", "s3": "store_in_memory:Memory"}
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """The folder of a package that gives mem://, one that cannot be imported, and one of a name of ours."""
     folder = tmp_path / "package"
-    (folder / "store_in_memory-1.0.dist-info").mkdir(parents=True)
-    (folder / "store_in_memory.py").write_text(MEMORY)
-    (folder / "store_in_memory-1.0.dist-info" / "METADATA").write_text("Name: store-in-memory\nVersion: 1.0\n")
-    (folder / "store_in_memory-1.0.dist-info" / "entry_points.txt").write_text(POINTS)
+    folder.mkdir()
+    write_package(folder, "store_in_memory", MEMORY, stores=POINTS)
     monkeypatch.syspath_prepend(folder)
 
     def forget():
@@ -86,9 +85,9 @@ def test_a_store_of_another_package_holds_images_shards_and_a_run(package, machi
         assert probabilities("mem://place/runs/digits", place, tmp_path / "b.csv") == expected
     assert str(Run(local_copy("mem://place/runs/digits"))) == "mem://place/runs/digits"
     assert [path.name for path in sorted(Path(copied("mem://place/images")).iterdir())] == [x.name for x in files]
-    assert capsys.readouterr().err.count("'s3' of the package store-in-memory is not used") == 1
+    assert capsys.readouterr().err.count("'s3' of the package store_in_memory is not used") == 1
     cli._list_plugins([])
-    assert "mem: store-in-memory, store_in_memory:Memory" in capsys.readouterr().out
+    assert "mem: store_in_memory, store_in_memory:Memory" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_a_store_of_another_package_holds_images_shards_and_a_run(package, machi
         ("ftp://host/x", "ftp:// is not known; give broken://PATH, mem://PATH, a folder, s3://BUCKET/PATH, gs://"),
         ("folder:///x", "folder:// is not known; give "),
         ("://x", ":// is not known; give "),
-        ("broken://x", "the store 'broken' of the package store-in-memory: cannot be loaded (AttributeError: "),
+        ("broken://x", "the store 'broken' of the package store_in_memory: cannot be loaded (AttributeError: "),
     ],
 )
 def test_what_no_store_is_of_is_told(package, place, said):
@@ -120,6 +119,6 @@ print("stores:", *(name for name in sys.modules if name.startswith("vit_jax.extr
 
 def test_paths_of_this_machine_pass_no_store(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
-    done = subprocess.run([sys.executable, "-c", LOCALLY], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = python(LOCALLY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "stores:"

@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.test_processes import python
 from vit_jax.config.dotted import value_at
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.extras.plan import command as plan
@@ -138,7 +138,14 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_the_plan_of_what_is_here_is_compiled_once_and_kept(cache, capsys, monkeypatch):
-    words = ["digits", "--batch", "8", "--evaluate", "--json", "--accumulate", "1"]
+    words, ask = ["digits", "--batch", "8", "--evaluate", "--json", "--accumulate", "1"], plan_compile._ask
+    monkeypatch.setattr(plan_compile.backend, "configure_jax", lambda devices: None)
+
+    def asked(request, title):
+        """Of one step the process, and of the other what it would answer."""
+        return ask(request, title) if request["what"] == "train" else plan_compile.answer(request)
+
+    monkeypatch.setattr(plan_compile, "_ask", asked)
     assert plan.command(words) == 0
     said = json.loads(capsys.readouterr().out)
     train, evaluation = said["steps"]
@@ -335,7 +342,6 @@ print(json.dumps([planned, arguments + status("VmHWM") - before]))
 @slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of a process is read as Linux has it")
 def test_the_memory_that_is_planned_here_is_what_a_step_takes():
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    ran = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, env=environment)
+    ran = python(TAKEN, JAX_PLATFORMS="cpu", JAX_ENABLE_COMPILATION_CACHE="false")
     planned, taken = json.loads(ran.stdout)
     assert planned == pytest.approx(taken, rel=0.05) and planned > 5e8

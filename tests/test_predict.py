@@ -1,6 +1,5 @@
 """Using a trained run: files, folders and arrays to classes, by the door and as a library, as evaluation saw them."""
 
-import contextlib
 import csv
 import dataclasses
 import io
@@ -397,14 +396,6 @@ def test_a_layer_that_is_not_there_is_refused_before_anything_is_predicted(layer
     assert not capsys.readouterr().out and not list(tmp_path.iterdir()) and len(str(told.value)) < 100
 
 
-def test_a_network_that_generates_nothing_has_no_search():
-    for door in (predict, evaluate):
-        with pytest.raises(UserError, match=r"beam is 5, but this network generates nothing, so .*: leave it out"):
-            door.command(["runs/digits", *([files()[0]] if door is predict else []), "--beam", "5"])
-    with pytest.raises(UserError, match=r"^top_k is 5, .*: the number of classes is `top`, so give `top 5`$"):
-        predict.command(["runs/digits", files()[0], "--top-k", "5"])
-
-
 def test_a_layer_without_a_picture_is_refused():
     with pytest.raises(UserError, match="layer is 1, but nothing is to be drawn: add --attention"):
         predict.command(["digits", "images/000.png", "--layer", "1"])
@@ -614,16 +605,11 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
 
 
 @pytest.fixture
-def converted(monkeypatch):
+def converted(convert):
     """`python -m convert` in this process, which has to succeed; of the run the averages, which predict takes, too."""
-    from convert import __main__ as convert
 
     def call(*arguments):
-        monkeypatch.setattr(
-            "sys.argv", ["convert", *map(str, arguments), *(["--key", "ema"] if arguments[0] == "runs/digits" else [])]
-        )
-        with contextlib.redirect_stdout(io.StringIO()):
-            assert convert.main() == 0
+        assert convert(*arguments, *(["--key", "ema"] if arguments[0] == "runs/digits" else []))[0] == 0
 
     return call
 
@@ -650,22 +636,6 @@ def test_weights_that_do_not_say_how_images_become_inputs(converted, tmp_path, c
     converted(*[tmp_path / word if word == "X.safetensors" else word for word in command])
     assert predict.command([str(tmp_path / "X.safetensors"), files()[0]]) == 0
     assert capsys.readouterr().out.strip() in tuple("0123456789")
-
-
-def test_what_else_predict_refuses_of_weights(converted, tmp_path):
-    def told(*arguments):
-        with pytest.raises(UserError) as error:
-            predict.command([*map(str, arguments), files()[0]])
-        return str(error.value)
-
-    converted("runs/digits", tmp_path / "a.pt", "--to", "timm")
-    assert "is not a run, so there are no `which` and `ema` to choose" in told(tmp_path / "a.pt", "--weights", "last")
-    (tmp_path / "a.pt.json").unlink()
-    assert "or `fields pool=... image=... eps=... activation=... heads=...` (usual" in told(
-        tmp_path / "a.pt"
-    ) and f"python -m convert {tmp_path / 'a.pt'} X.safetensors" in told(tmp_path / "a.pt")
-    converted("runs/digits", tmp_path / "b.pt", "--to", "timm", "--adapt", "head=drop")
-    assert "has no head" in told(tmp_path / "b.pt")
 
 
 def test_evaluation_on_other_data_than_that_of_the_run_is_refused(place, tmp_path, rewrite_record):

@@ -14,12 +14,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
-from convert import rules
 from convert.adapt import adaptations
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
 from convert.write.program.stablehlo import open_stablehlo
+from tests.random_weights import tensors
 from vit_jax.commands import train as command
 from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
@@ -31,26 +31,37 @@ from vit_jax.weights.load import complete
 
 STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSOR = STATISTICS | {
-    "image_processor_type": "BitImageProcessor", "do_center_crop": True, "crop_size": {"height": 16, "width": 16},
-    "size": {"shortest_edge": 20}, "resample": 3,
-}  # fmt: skip
+    "image_processor_type": "BitImageProcessor",
+    "do_center_crop": True,
+    "crop_size": {"height": 16, "width": 16},
+    "size": {"shortest_edge": 20},
+    "resample": 3,
+}
 DINOV2 = ViTConfig(
     image=28, patch=4, classes=3, width=16, depth=2, heads=2, hidden=64, layer_scale=1.0, pool="cls_mean"
 )
 DINOV3 = ViTConfig(
-    image=28, patch=4, classes=0, width=16, depth=1, heads=2, hidden=32, layer_scale=1.0, position="none",
-    rotary="axial", key_bias=False, eps=1e-5,
-)  # fmt: skip
+    image=28,
+    patch=4,
+    classes=0,
+    width=16,
+    depth=1,
+    heads=2,
+    hidden=32,
+    layer_scale=1.0,
+    position="none",
+    rotary="axial",
+    key_bias=False,
+    eps=1e-5,
+)
 RESIZED = "positions are resampled by {} from 7x7 to 4x4, as its library computes images of the size that its"
 
 
 def folder(path, layout="huggingface-dinov2@v4", config=DINOV2, processor=PROCESSOR):
     """A folder as Hugging Face leaves it, of random weights."""
     path.mkdir()
-    draw = np.random.default_rng(0)
-    parameters = {name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in config.shapes().items()}
     layout = LAYOUTS[layout]
-    save_file(rules.write(layout.rows(config), parameters), path / "model.safetensors")
+    save_file({name: 0.5 * array for name, array in tensors(layout, config).items()}, path / "model.safetensors")
     for name, content in layout.write_side(config, Facts(outputs=Outputs("", ("a", "b", "c")))).items():
         (path / name).write_text(json.dumps(content))
     (path / "preprocessor_config.json").write_text(json.dumps(processor))

@@ -1,10 +1,12 @@
 """What surrounds a process: files that hide our packages, signals that are ignored, a host without a name."""
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,13 @@ from vit_jax.files.reading import show_path
 from vit_jax.machine import hosts
 from vit_jax.runs import Run
 from vit_jax.training.stopping import signals
+
+
+def python(program: str, *words: object, cwd: Path | None = None, **env: str) -> "subprocess.CompletedProcess[str]":
+    """`python -c PROGRAM WORDS`; keywords are environment variables."""
+    command = [sys.executable, "-c", program, *map(str, words)]
+    return subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=600)
+
 
 USES = {
     "load": "vit_jax.load('a.safetensors')",
@@ -34,7 +43,7 @@ def test_a_file_that_hides_convert_is_named(use, hiding, tmp_path):
     if hiding == "convert.py":
         (tmp_path / "convert").rmdir()
     code = f"import vit_jax\ntry:\n    {USES[use]}\nexcept vit_jax.UserError as error:\n    print(error)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = python(code, cwd=tmp_path)
     says = "hides this package of vit-jax; rename it, or start in another folder\n"
     assert done.stdout.endswith(f"{tmp_path / hiding} {says}"), done.stderr
 

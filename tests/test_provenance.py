@@ -3,11 +3,9 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.plan.groups import stream
@@ -15,6 +13,7 @@ from convert.plan.plan import plan
 from convert.recognise.preprocessing import fitting, preprocessing
 from convert.recognise.reading import Options, read
 from convert.write.write import write
+from tests.random_weights import tensors
 from vit_jax.config.outputs import Outputs
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
@@ -37,9 +36,7 @@ HOW = {
 
 
 def saved(path, seed=0):
-    rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
-    save_file(rules.write(LAYOUTS["timm"].rows(CONFIG), ours), path)
+    save_file(tensors(LAYOUTS["timm"], CONFIG, seed), path)
     return path
 
 

@@ -16,10 +16,27 @@ from vit_jax.models.transformer_config import TransformerConfig
 
 SIZES = [(32, 128), (8, 20), (64, 128), (32, 256), (12, 50), (4, 5), (6, 5)]
 T5 = TransformerConfig(
-    width=8, heads=3, head_width=5, hidden=12, encoder_depth=2, decoder_depth=2, norm_kind="rms", bias=False,
-    position="none", max_length=0, scale_attention=False, relative="shared", source_vocabulary=11,
-    target_vocabulary=11, outputs=11, tie="all", scale_output=True, output_bias=False, init="t5", embedding_std=1.0,
-)  # fmt: skip
+    width=8,
+    heads=3,
+    head_width=5,
+    hidden=12,
+    encoder_depth=2,
+    decoder_depth=2,
+    norm_kind="rms",
+    bias=False,
+    position="none",
+    max_length=0,
+    scale_attention=False,
+    relative="shared",
+    source_vocabulary=11,
+    target_vocabulary=11,
+    outputs=11,
+    tie="all",
+    scale_output=True,
+    output_bias=False,
+    init="t5",
+    embedding_std=1.0,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -6,41 +6,15 @@ from dataclasses import replace
 import numpy as np
 from safetensors.numpy import save_file
 
-from convert import rules
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.recognise.reading import read
+from tests.random_weights import tensors
+from tests.test_dialect_seq2seq import BART
 from vit_jax.config.outputs import Outputs
-from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 
 OBLONG = ViTConfig(image=(8, 12), patch=4, classes=5, width=12, depth=1, heads=2, hidden=20)
-BART = TransformerConfig(
-    width=8,
-    heads=2,
-    hidden=12,
-    encoder_depth=1,
-    decoder_depth=1,
-    source_vocabulary=9,
-    target_vocabulary=9,
-    outputs=9,
-    max_length=6,
-    eps=1e-5,
-    tie="all",
-    norm_first=False,
-    final_norm=False,
-    position="learned",
-    position_offset=2,
-    embedding_norm=True,
-)
-
-
-def tensors(layout, config):
-    rng = np.random.default_rng(0)
-    return rules.write(
-        layout.rows(config),
-        {name: rng.standard_normal(shape).astype(np.float32) for name, shape in config.shapes().items()},
-    )
 
 
 def library(folder, layout, config, facts, **pretrained):
@@ -73,20 +47,6 @@ def test_an_oblong_crop_is_refused_for_what_it_is_and_each_remedy_works(tmp_path
             and "so fit stretch, interpolation bicubic is written; change it with `fields fit=... interpolation=...`"
             in told
         )
-
-
-def test_an_oblong_folder_of_timm_is_converted_without_a_preprocessing_that_has_no_counterpart(tmp_path, convert):
-    cfg = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 0.9, "crop_mode": "center", "interpolation": "bicubic"}
-    source = library(tmp_path / "source", LAYOUTS["timm"], OBLONG, Facts(), **cfg)
-    for layout, size in (("timm", {"img_size": [8, 12]}), ("huggingface", {"image_size": [8, 12]})):
-        code, told, _ = convert(source, tmp_path / layout, "--to", layout)
-        assert code == 0 and "crop_pct 0.9 of an oblong image" in told and "no preprocessing is written; " in told
-        config = json.loads((tmp_path / layout / "config.json").read_text())
-        assert config.get("model_args", config).items() >= size.items()
-        assert not {"mean", "std"} & config.get("pretrained_cfg", {}).keys()
-        assert not (tmp_path / layout / "preprocessor_config.json").exists()
-        with (reading := read(str(tmp_path / layout))).source:
-            assert replace(reading.config, patch=4) == OBLONG
 
 
 def test_a_folder_without_a_preprocessor_is_converted_with_its_config(tmp_path, convert):

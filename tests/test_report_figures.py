@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.test_processes import python
 from vit_jax.figures.attention import WORDS, draw_attention, draw_cross_attention, draw_words, rollout, to_patches
 from vit_jax.figures.curves import draw_curves, smooth
 from vit_jax.figures.figure import BLUE, GREEN, ORANGE
@@ -401,7 +400,4 @@ def test_figures_never_touch_pyplot(tmp_path):
         "import sys; from vit_jax.figures.curves import draw_curves; "
         "draw_curves([], sys.argv[1]); print('matplotlib.pyplot' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "curves.png")], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
+    assert python(code, tmp_path / "curves.png").stdout.strip() == "False"

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,6 +14,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from tests.test_processes import python
 from vit_jax import runs
 from vit_jax.errors import UserError
 from vit_jax.extras.report import charts, parts, tables
@@ -412,7 +412,7 @@ def test_of_too_many_layers_some_are_kept_the_last_among_them():
 
 def test_neither_bokeh_nor_jinja_is_loaded_before_a_report_is_written():
     code = "import sys, vit_jax.train, vit_jax.extras.report.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = python(code)
     assert done.stdout == "set()\n", done.stderr
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixed import Fixed
+from tests.recurrent import Fixed
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.network import ZEROS, Parameter
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig

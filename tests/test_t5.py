@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from functools import partial
 
 import jax
@@ -11,6 +10,7 @@ import pytest
 from flax import nnx
 
 import vit_jax
+from tests.installed import library
 from tests.test_tokenizer_classes import spiece, write
 from vit_jax.commands import predict
 from vit_jax.config.groups import trainable_table
@@ -39,10 +39,8 @@ FAMILY = {  # {name: (class, its settings, the files of its tokenizer, tokenizer
 
 
 @pytest.fixture
-def transformers(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # one that does not fit torch would keep models from loading
-    pytest.importorskip("torch")
-    return pytest.importorskip("transformers")
+def transformers():
+    return library("transformers")
 
 
 def made(transformers, name, folder, rows=0, **more):

@@ -4,11 +4,11 @@ import io
 import json
 import random
 import struct
-import subprocess
 import sys
 
 import pytest
 
+from tests.test_processes import python
 from tests.test_tokenizers import AWKWARD, SOURCES, TARGETS
 from vit_jax.errors import UserError
 from vit_jax.text.folder import open_files, read_folder
@@ -255,8 +255,8 @@ def test_without_torch_it_is_made_in_silence(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None; from vit_jax.text.folder import read_folder; read_folder(sys.argv[1])"
     )
-    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    done = python(code, folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from flax import nnx
 
 import vit_jax
 from tests.test_dialect_seq2seq import CONFIGS
+from tests.test_resume import Crash, at_step, crash
 from vit_jax.commands import evaluate, predict
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.data.base import Given
@@ -27,7 +28,6 @@ from vit_jax.text.record import make_one, make_tokenizers, open_tokenizers, reco
 from vit_jax.text.tokenizer import Ids
 from vit_jax.training import finish, setup
 from vit_jax.training import train as training
-from vit_jax.training.engine.engine import Engine
 from vit_jax.training.train import train
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -343,23 +343,6 @@ TINY = RunConfig(
 )
 
 
-class Kill(BaseException):
-    """Nothing in the product catches it, so nothing is saved."""
-
-
-def killed_at(count):
-    """`Engine.train` that is killed at a step, counted from 1."""
-    step, done = Engine.train, []
-
-    def train(self, state, batch, votes=None):
-        done.append(step(self, state, batch, votes))
-        if len(done) == count:
-            raise Kill
-        return done[-1]
-
-    return train
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, quick_compilation):
     """(TINY on a table of PAIRS, a run of it that never stopped, one that was stopped, killed and resumed)."""
@@ -382,8 +365,8 @@ def run(tmp_path_factory, quick_compilation):
         train(its, preset="numbers", folder=whole)
         patch.setattr(finish, "draw", lambda *_: None)
         assert train(replace(its, max_steps=3), preset="numbers", folder=parts)["step"] == 3
-        with pytest.MonkeyPatch.context() as kill, pytest.raises(Kill):
-            kill.setattr(Engine, "train", killed_at(2))
+        with pytest.MonkeyPatch.context() as kill, pytest.raises(Crash):
+            at_step(kill, 5, crash)
             train(its, preset="numbers", folder=parts)
         assert parts.complete_steps()[0] == 3
         train(its, preset="numbers", folder=parts)
@@ -441,14 +424,6 @@ def test_a_run_with_a_tokenizer_is_used_as_any_other(run, tmp_path, capsys):
     again = replace(its, data=replace(its.data, tokenizer=str(whole.path / "tokenizer")))
     data = task_class("translate").open_data(again, Given(PAIRS[:50]))
     assert data.source.kept == net.source.kept, "another run may take it over"
-
-
-def test_a_network_of_another_size_is_refused():
-    run = replace(TINY, model=replace(TINY.model, outputs=700, target_vocabulary=700, source_vocabulary=700))
-    with pytest.raises(
-        UserError, match=r"model.source_vocabulary is 700 but .* has \d+ ids: give `model.source_vocabulary 0`"
-    ):
-        task_class("translate").open_data(run, Given(PAIRS))
 
 
 def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):

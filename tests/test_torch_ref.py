@@ -5,7 +5,6 @@ import inspect
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,213 +17,113 @@ import torch_ref.decoder_model  # noqa: E402
 import torch_ref.layers  # noqa: E402
 import torch_ref.transformer  # noqa: E402
 import torch_ref.vit  # noqa: E402
+from convert.verify.checks import failures  # noqa: E402
+from convert.write.program.network import on_cpu  # noqa: E402
+from tests.parity import cases, dropping, twins  # noqa: E402
+from tests.parity.sides import ours, torch_twin  # noqa: E402
+from tests.parity.weights import inputs, masks, weights  # noqa: E402
 from torch_ref.attention import Attention, attention_mask  # noqa: E402
 from torch_ref.layers import drop_path  # noqa: E402
-from vit_jax.config.trees import flatten, unflatten  # noqa: E402
+from vit_jax.config.trees import flatten  # noqa: E402
 from vit_jax.errors import UserError  # noqa: E402
-from vit_jax.models import attention, build, decoder, decoder_model, layers, state, transformer, vit  # noqa: E402
+from vit_jax.models import attention, build, decoder, decoder_model, layers, transformer, vit  # noqa: E402
 from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
 from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 VIT = ViTConfig(image=(8, 6), channels=2, patch=(2, 3), classes=5, width=12, depth=2, heads=3, hidden=20, head_width=5)
-SEQ = TransformerConfig(
-    width=12,
-    heads=3,
-    hidden=20,
-    encoder_depth=2,
-    decoder_depth=2,
-    source_vocabulary=11,
-    target_vocabulary=9,
-    outputs=7,
-    max_length=10,
-)
-VITS = {
-    "plain": VIT,
-    "stem, map, gated": replace(
-        VIT,
-        patch=2,
-        stem=(6,),
-        stem_pre_norm=True,
-        stem_norm=True,
-        stem_activation="relu",
-        pool="map",
-        gated=True,
-        position="sincos2d",
-    ),
-    "tokens, post-norm": replace(
-        VIT,
-        distill_token=True,
-        registers=2,
-        pool="cls_distill",
-        distill_head=True,
-        distill_norm=True,
-        layer_scale=0.1,
-        qk_norm=True,
-        norm_first=False,
-        cls_position=False,
-        register_position=True,
-        head_hidden=7,
-        position="sincos1d",
-        position_trained=False,
-    ),
-    "mean, no biases": replace(
-        VIT,
-        pool="mean",
-        cls_token=False,
-        query_bias=False,
-        key_bias=False,
-        out_bias=False,
-        mlp_bias=False,
-        norm_bias=False,
-        stem_bias=False,
-        activation="quick_gelu",
-        pre_norm=True,
-        final_norm=False,
-        head_norm=True,
-        position="none",
-    ),
-    "rotary": replace(
-        VIT,
-        head_width=8,
-        registers=2,
-        position="none",
-        rotary="axial",
-        rotary_places="indices",
-        rotary_pairs="neighbours",
-        rotary_offset=1.0,
-        rotary_grid=(3, 5),
-    ),
+SEQ = cases.TRANSFORMER
+TIED = replace(SEQ, source_vocabulary=9, outputs=9, tie="all", scale_embedding=True)
+VECTORS = replace(SEQ, source_vocabulary=0, target_vocabulary=0, outputs=0, position="one_frequency")
+# Values of options that no network of `combinations` has.
+OPTIONS = {
+    *("distill_norm=True", "head_hidden=6", "position=sincos1d", "position=sincos2d", "activation=quick_gelu"),
+    *("mlp_bias=False", "out_bias=False", "pool=mean", "pool=map_all", "decoder_depth=0", "bias=False"),
 }
-SEQS = {
-    "plain": SEQ,
-    "tied head, learned": replace(
-        SEQ, tie="decoder", outputs=9, position="learned", position_offset=2, embedding_norm=True, norm_first=False
-    ),
-    "all tied": replace(
-        SEQ,
-        source_vocabulary=9,
-        outputs=9,
-        tie="all",
-        position="concatenated",
-        scale_embedding=True,
-        final_norm=False,
-        head_width=5,
-    ),
-    "vectors": replace(
-        SEQ,
-        source_vocabulary=0,
-        target_vocabulary=0,
-        outputs=0,
-        position="one_frequency",
-        bias=False,
-        norm_bias=False,
-        activation="relu",
-    ),
+CASES = {case.name: case.config for case in cases.combinations()}
+CASES |= {
+    f"{name}, {case.name}": case.config
+    for name, base in (("ViT", cases.VIT), ("Transformer", SEQ))
+    for case in cases.options(base)
+    if case.name in OPTIONS
 }
+DECODERS = [
+    *("transformer base", "transformer of vectors", "mBART", "M2M-100", "T5"),
+    "captioner, all tokens, projected",
+]
 
 
-def random(config, seed=0):
-    rng = np.random.default_rng(seed)
-    return {name: 0.3 * rng.normal(size=shape) for name, shape in config.shapes().items()}
+def twin(config):
+    return torch_ref.load(torch_ref.build(config).double().eval(), weights(config))
 
 
-def ours(config, weights):
-    model = build.network_class(config)(config, dtype=jnp.float64, param_dtype=jnp.float64)
-    state.replace_parameters(model, unflatten({name: jnp.asarray(x) for name, x in weights.items()}))
-    return model
-
-
-def twin(config, weights):
-    return torch_ref.load(torch_ref.build(config).double().eval(), weights)
-
-
-def close(a, b, limit=1e-12):
-    a, b = (x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x) for x in (a, b))
-    assert a.shape == b.shape and a.dtype == b.dtype == np.float64
-    assert np.abs(a - b).max() <= limit * np.abs(b).max()
+def check(results):
+    results = list(results)
+    assert results and not failures(results), "\n".join(map(str, failures(results)))
 
 
 # ----------------------------------------------------------------------------------- the function
 
 
-@pytest.mark.parametrize("name", VITS)
-def test_a_vit_is_the_same_function(name):
-    config = VITS[name]
-    weights, x = random(config), np.random.default_rng(1).normal(size=(3, 8, 6, 2))
-    names = ["tokens", "blocks.0", "blocks.1", "features", "pooled", "attention", "logits"]
-    with jax.enable_x64(True):
-        expected = ours(config, weights).capture(jnp.asarray(x), names)
-    model = twin(config, weights)
-    images = torch.tensor(x).permute(0, 3, 1, 2)
-    found = model.capture(images, names)
-    assert list(found) == names
-    for part in names:
-        close(found[part], expected[part])
-    close(model(images), expected["logits"])  # by torch's fused attention, where capture has its own
-    if not config.position_stored:  # images of any size that the patch divides
-        x = np.random.default_rng(2).normal(size=(2, 4, 12, 2))
-        with jax.enable_x64(True):
-            expected = ours(config, weights)(jnp.asarray(x))
-        close(model(torch.tensor(x).permute(0, 3, 1, 2)), expected)
-        with pytest.raises(ValueError, match=r"images of 4x11 pixels are not divisible by the patch 2x3"):
-            model(torch.zeros(2, 2, 4, 11, dtype=torch.float64))
+@pytest.mark.parametrize("name", CASES)
+def test_a_network_is_the_same_function_and_its_weights_come_back_to_the_bit(name):
+    c = CASES[name]
+    check([twins.carried(name, c, weights(c)), twins.forward(name, c, weights(c), inputs(c), "float64", "float64")])
 
 
-def test_an_encoder_alone_is_the_same_function():
-    config = replace(SEQ, decoder_depth=0, target_vocabulary=0, outputs=0, position="learned")
-    weights, source = random(config), np.random.default_rng(2).integers(0, 9, (3, 6))
-    with jax.enable_x64(True):
-        expected = ours(config, weights)(jnp.asarray(source))
-    model = twin(config, weights)
-    close(model(torch.tensor(source)), expected)
-    with pytest.raises(ValueError, match="target is given, but this is an encoder alone"):
-        model(torch.tensor(source), torch.tensor(source))
-    with pytest.raises(ValueError, match="decoder_depth is 0"):
-        model.init_cache(model.encode(torch.tensor(source)), None, 6)
+@pytest.mark.parametrize("c", [cases.VIT, SEQ], ids=["vit", "transformer"])
+def test_attention_is_captured_alike(c):
+    of_texts = ["encoder.attention", "decoder.self_attention", "decoder.cross_attention"]
+    names, given = ["attention"] if c is cases.VIT else of_texts, inputs(c)
+    mine, theirs = ours(c, weights(c)), torch_twin(c, weights(c))
+    with on_cpu("float64"), torch.no_grad():
+        expected = mine.model.capture(names=names, **mine.arrays(given))
+        found = theirs.built.capture(theirs.module, theirs.arrays(given), names)
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("which", ["both", "empty rows", "per head"])
+def test_masks_restrict_alike(which):
+    given = inputs(SEQ) | masks(SEQ, which)
+    check([twins.forward(which, SEQ, weights(SEQ), given, "float64", which)])
+    if which == "empty rows":
+        check(twins.backward(which, SEQ, weights(SEQ), given))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoding_by_steps_is_the_whole_pass(name):
+    check(twins.decoding(name, CASES[name]))
+
+
+@pytest.mark.parametrize("fields", [cases.INDICES, dict(position_trained=False)], ids=["rotary", "sinusoids"])
+def test_without_stored_positions_images_of_another_size_give_the_same(fields):
+    c = replace(cases.VIT, **{"position": "none" if "rotary" in fields else "sincos2d", **fields})
+    images = np.random.default_rng(2).normal(size=(2, 2, 6, 3))
+    check([twins.forward("another size", c, weights(c), {"images": images}, "float64", "float64")])
+    with pytest.raises(ValueError, match=r"images of 3x5 pixels are not divisible by the patch 2x1"):
+        torch_ref.build(c)(torch.zeros(2, 3, 3, 5))
+
+
+def test_inputs_that_do_not_fit_what_was_built_are_refused():
+    source, model = torch.ones((3, 6), dtype=torch.long), twin(SEQ)
     with pytest.raises(ValueError, match="target is missing"):
-        twin(SEQ, random(SEQ))(torch.tensor(source))
-
-
-@pytest.mark.parametrize("name", SEQS)
-def test_a_transformer_is_the_same_function_under_masks(name):
-    config = SEQS[name]
-    weights, rng = random(config), np.random.default_rng(2)
-    if config.source_vocabulary:
-        source, target = rng.integers(0, 9, (3, 6)), rng.integers(0, 9, (3, 5))
-    else:
-        source, target = rng.normal(size=(3, 6, 12)), rng.normal(size=(3, 5, 12))
-    masks = {
-        "source_padding": np.arange(6) < np.array([6, 3, 0])[:, None],  # the last has nothing to look at
-        "target_padding": np.arange(5) < np.array([5, 2, 4])[:, None],
-        "target_mask": rng.random((1, 3, 5, 5)) < 0.7,
-        "memory_padding": np.arange(6) < np.array([4, 6, 0])[:, None],
-        "memory_mask": rng.random((3, 1, 5, 6)) < 0.8,
-    }
-    names = [
-        "encoder.blocks.0",
-        "encoder.attention",
-        "memory",
-        "decoder.blocks.1",
-        "decoder.self_attention",
-        "decoder.cross_attention",
-        "logits",
-    ]
-    with jax.enable_x64(True):
-        expected = ours(config, weights).capture(
-            jnp.asarray(source), jnp.asarray(target), names, **{k: jnp.asarray(v) for k, v in masks.items()}
-        )
-    model = twin(config, weights)
-    given = torch.tensor(source), torch.tensor(target)
-    keep = {k: torch.tensor(v) for k, v in masks.items()}
-    found = model.capture(*given, names, **keep)
-    for part in names:
-        close(found[part], expected[part])
-    logits = model(*given, **keep)
-    close(logits, expected["logits"])
-    logits.square().mean().backward()
-    assert all(np.isfinite(g).all() for g in torch_ref.gradients(model).values())
+        model(source)
+    cache = model.init_cache(model.encode(source), None, 1)
+    _, cache = model.decode_step(source[:, 0], cache)
+    with pytest.raises(ValueError, match="full"):
+        model.decode_step(source[:, 0], cache)
+    with pytest.raises(ValueError, match="does not fit"):
+        model.decode_step(source[:1, 0], model.init_cache(model.encode(source), None, 5))
+    with pytest.raises(ValueError, match="give 1 to max_length 6"):
+        model.init_cache(model.encode(source), None, 11)
+    alone = twin(replace(SEQ, decoder_depth=0, target_vocabulary=0, outputs=0))
+    with pytest.raises(ValueError, match="target is given, but this is an encoder alone"):
+        alone(source, source)
+    with pytest.raises(ValueError, match="decoder_depth is 0"):
+        alone.init_cache(alone.encode(source), None, 6)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -239,48 +138,19 @@ def test_a_row_with_nothing_to_look_at_is_zero_before_the_out_projection(trainin
     assert not x.grad.any()
 
 
-@pytest.mark.parametrize("name", SEQS)
-def test_decoding_by_steps_is_the_whole_pass(name):
-    config = SEQS[name]
-    model, rng = twin(config, random(config)), np.random.default_rng(3)
-    ids = bool(config.source_vocabulary)
-    source = torch.tensor(rng.integers(0, 9, (3, 6)) if ids else rng.normal(size=(3, 6, 12)))
-    target = torch.tensor(rng.integers(0, 9, (3, 5)) if ids else rng.normal(size=(3, 5, 12)))
-    padding = torch.arange(6) < torch.tensor([[6], [3], [0]])
-    cache, steps = model.init_cache(model.encode(source, padding), padding, 5), []
-    for t in range(5):
-        logits, cache = model.decode_step(target[:, t], cache)
-        steps.append(logits)
-    close(torch.stack(steps, 1), model(source, target, source_padding=padding))
-    with pytest.raises(ValueError, match="full"):
-        model.decode_step(target[:, 0], cache)
-    with pytest.raises(ValueError, match="does not fit"):
-        model.decode_step(target[:1, 0], model.init_cache(model.encode(source), None, 5))
-    with pytest.raises(ValueError, match="give 1 to max_length 10"):
-        model.init_cache(model.encode(source), None, 11)
-
-
 # --------------------------------------------------------------------------- weights under our names
-
-
-@pytest.mark.parametrize("config", [*VITS.values(), *SEQS.values()], ids=[*VITS, *SEQS])
-def test_weights_come_back_to_the_bit(config):
-    weights = random(config)
-    found = torch_ref.parameters(twin(config, weights))
-    assert list(found) == list(weights)
-    assert all(found[name].tobytes() == x.tobytes() for name, x in weights.items())
 
 
 def test_weights_of_another_network_are_refused():
     with pytest.raises(
         UserError, match=r"missing \(1\): cls_token; of another shape \(1\): position \[8, 12\] instead of \[9, 12\]"
     ):
-        twin(VIT, random(replace(VIT, cls_token=False, pool="mean")))
+        torch_ref.load(torch_ref.build(VIT), weights(replace(VIT, cls_token=False, pool="mean")))
 
 
 def test_a_tied_table_is_stored_once_and_learns_from_all_its_uses():
-    model = twin(SEQS["all tied"], random(SEQS["all tied"]))
-    assert [n for n, p in model.named_parameters() if 9 in p.shape and 12 in p.shape] == ["target.embedding.weight"]
+    model = twin(TIED)
+    assert [n for n, p in model.named_parameters() if 9 in p.shape and 8 in p.shape] == ["target.embedding.weight"]
     model(torch.tensor([[1, 2]]), torch.tensor([[3]]))[0, 0, 5].backward()
     used = model.target.embedding.weight.grad.abs().sum(1) > 0
     assert used.nonzero().flatten().tolist() == [1, 2, 3, 5]  # two of the source, one of the target, one of the head
@@ -289,50 +159,21 @@ def test_a_tied_table_is_stored_once_and_learns_from_all_its_uses():
 # ------------------------------------------------------------------------------------- training mode
 
 
-def rates(model, *inputs):
-    """The rate of every dropout that a forward pass draws, in order."""
-    seen = []
-
-    def dropout(x, p=0.5, training=True, inplace=False):
-        seen.append(p * training)
-        return x
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.nn.functional, "dropout", dropout)
-        model(*inputs)
-    return [p for p in seen if p]
+RATES = dict(embedding_dropout=0.1, attention_dropout=0.2, dropout=0.3, activation_dropout=0.4)
 
 
-def test_every_dropout_site_of_a_vit_has_its_rate():
-    config = replace(
-        VIT,
-        embedding_dropout=0.1,
-        attention_dropout=0.2,
-        dropout=0.3,
-        activation_dropout=0.4,
-        head_dropout=0.5,
-        drop_path=0.6,
-    )
-    model, x = torch_ref.build(config), torch.randn(2, 2, 8, 6)
-    block = [0.2, 0.3, 0.4, 0.3]
-    assert rates(model.train(), x) == [0.1, *block, 0.2, 0.3, 0.6, 0.4, 0.3, 0.6, 0.5]  # drop path rises from 0
-    assert rates(model.eval(), x) == []
-
-
-def test_every_dropout_site_of_a_transformer_has_its_rate():
-    config = replace(
-        SEQ,
-        embedding_dropout=0.1,
-        attention_dropout=0.2,
-        dropout=0.3,
-        activation_dropout=0.4,
-        encoder_depth=1,
-        decoder_depth=1,
-    )
-    model, ids = torch_ref.build(config), torch.ones(2, 3, dtype=torch.long)
-    attention, mlp = [0.2, 0.3], [0.4, 0.3]
-    assert rates(model.train(), ids, ids) == [0.1, *attention, *mlp, 0.1, *attention, *attention, *mlp]
-    assert rates(model.eval(), ids, ids) == []
+@pytest.mark.parametrize(
+    "c",
+    [
+        replace(cases.VIT, **RATES, head_dropout=0.5, drop_path=0.6),
+        replace(SEQ, **RATES, final_dropout=0.5),
+    ],
+    ids=["vit", "transformer"],
+)
+def test_every_dropout_site_has_its_rate_in_training_alone(c):
+    """As ours has it, whose masks it is fed."""
+    check(dropping.one_mask("rates", c))
+    check([twins.forward("rates", c, weights(c), inputs(c), "float64", "in evaluation")])
 
 
 def test_drop_path_drops_whole_examples():
@@ -438,7 +279,7 @@ def same_spread(config, theirs, ours):
     ("inputs", "masks", "told"),
     [
         ((torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.long)), {}, "are not ids"),
-        ((torch.ones(2, 11, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)), {}, "longer than max_length 10"),
+        ((torch.ones(2, 7, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)), {}, "longer than max_length 6"),
         (None, {"source_padding": torch.ones(2, 4, dtype=torch.bool)}, r"is not bool \[2, 3\]"),
         (None, {"target_mask": torch.zeros(1, 1, 3, 3)}, "only boolean masks"),
         (None, {"memory_mask": torch.ones(2, 3, 3, 4, dtype=torch.bool)}, "not 4-D or does not broadcast"),
@@ -457,9 +298,9 @@ def test_other_refusals():
     with pytest.raises(ValueError, match="cannot capture 'nothing'"):
         model.capture(torch.zeros(1, 2, 8, 6), ["nothing"])
     with pytest.raises(ValueError, match="are not vectors"):
-        torch_ref.build(SEQS["vectors"])(torch.zeros(1, 2, 11), torch.zeros(1, 2, 12))
+        torch_ref.build(VECTORS)(torch.zeros(1, 2, 11), torch.zeros(1, 2, 8))
     with pytest.raises(ValueError, match="causal is False"):
-        torch_ref.build(replace(SEQ, causal=False)).init_cache(torch.zeros(1, 2, 12), None, 3)
+        torch_ref.build(replace(SEQ, causal=False)).init_cache(torch.zeros(1, 2, 8), None, 3)
     with pytest.raises(UserError, match=r"width 13 is not divisible"):
         torch_ref.build(replace(VIT, width=13, head_width=0))
 

@@ -4,7 +4,6 @@ import ast
 import copy
 import json
 import re
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,8 @@ from safetensors.numpy import load_file, save_file  # noqa: E402
 
 import torch_ref  # noqa: E402
 import torch_ref.tasks  # noqa: E402
+from tests.random_weights import weights  # noqa: E402
+from tests.test_processes import python  # noqa: E402
 from torch_ref import train  # noqa: E402
 from torch_ref.evaluation import measure  # noqa: E402
 from torch_ref.optim import groups, make_optimizer, make_schedule  # noqa: E402
@@ -181,24 +182,6 @@ def test_what_decays_is_told_by_modules_as_ours_tells_it_by_names(config, kind):
     assert {n for n, x in found.items() if x.all()} == {n for n, p in config.parameters().items() if p.kind == kind}
 
 
-@pytest.mark.parametrize(
-    ("name", "cls", "options"),
-    [
-        ("sgd", torch.optim.SGD, {"momentum": 0.0, "nesterov": False}),
-        ("momentum", torch.optim.SGD, {"momentum": 0.8, "nesterov": True}),
-        ("adam", torch.optim.Adam, {"betas": (0.7, 0.95), "eps": 1e-6}),
-        ("adamw", torch.optim.AdamW, {"betas": (0.7, 0.95), "eps": 1e-6}),
-    ],
-)
-def test_optimizers_are_torchs_with_the_configs_numbers(name, cls, options):
-    c = OptimConfig(name=name, lr=0.2, momentum=0.8, nesterov=True, beta1=0.7, beta2=0.95, eps=1e-6, weight_decay=0.3)
-    optimizer = make_optimizer(torch_ref.build(VIT), c)
-    assert type(optimizer) is cls
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
-    for group in optimizer.param_groups:
-        assert {key: group[key] for key in (*options, "lr")} == {**options, "lr": 0.2}
-
-
 def test_muon_is_torchs_muon_for_the_blocks_and_torchs_adamw_for_the_rest():
     """Ten steps; torch.optim.Muon iterates in bfloat16, so the kernels inside blocks agree to a hundredth."""
     c = OptimConfig(name="muon", lr=0.02, muon_lr=0.1, muon_momentum=0.9, beta1=0.7, eps=1e-6, weight_decay=0.3)
@@ -270,23 +253,6 @@ def test_an_average_of_weights_starts_where_they_do(decays):
         }
     for name, x in torch_ref.parameters(one.average.module).items():
         np.testing.assert_allclose(x, expected[name], rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("name", "roles"), [("sgd", set()), ("momentum", {"trace"}), ("adam", {"mu", "nu"}), ("adamw", {"mu", "nu"})]
-)
-def test_moments_come_under_our_names(name, roles):
-    one, batch = trainer(optim=dict(name=name)), images()
-    assert all(not x.any() for tree in one.moments().values() for x in tree.values())
-    one.loss(batch).backward()
-    gradients = torch_ref.gradients(one.model)
-    one.step(batch)
-    moments = one.moments()
-    assert set(moments) == roles
-    for role, factor, power in (("trace", 1, 1), ("mu", 0.1, 1), ("nu", 0.001, 2)):
-        for parameter, x in moments.get(role, {}).items():
-            assert x.shape == VIT.shapes()[parameter]
-            np.testing.assert_allclose(x, factor * gradients[parameter] ** power, rtol=1e-12, atol=1e-18)
 
 
 def test_no_two_steps_of_any_seeds_draw_the_same(monkeypatch):
@@ -366,9 +332,8 @@ def test_the_command_leaves_model_optimizer_step_and_config(monkeypatch, tmp_pat
 def test_a_run_starts_from_given_weights(monkeypatch, tmp_path):
     """One step at a rate of nothing keeps what was given, by our names or by torch's."""
     config = preset("digits").run.model
-    weights = {n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in config.shapes().items()}
-    save_file(weights, tmp_path / "ours.safetensors")
-    state = torch_ref.load(torch_ref.build(config), weights).state_dict()
+    save_file(weights(config), tmp_path / "ours.safetensors")
+    state = torch_ref.load(torch_ref.build(config), weights(config)).state_dict()
     torch.save(state, tmp_path / "plain.pt")
     torch.save({"model": state, "step": 7}, tmp_path / "saved.pt")
     for file in ("ours.safetensors", "plain.pt", "saved.pt"):
@@ -458,9 +423,7 @@ def test_a_loss_that_is_no_number_ends_the_run(monkeypatch, tmp_path, capsys):
 
 def test_the_reference_loads_no_jax():
     command = "import sys, torch_ref.evaluation, torch_ref.train; print(*sys.modules)"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
-    )
+    loaded = {*python(command).stdout.split()}
     assert "torch" in loaded and not {"jax", "flax", "optax"} & loaded
 
 
@@ -480,7 +443,7 @@ for arguments in (["--help"], ["digits"], ["--resume", "a.pt"]):
     except SystemExit as ended:
         print(ended.code, *arguments)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    done = python(program, cwd=tmp_path)
     assert [line for line in done.stdout.splitlines() if line[:2] in ("0 ", "2 ")] == [
         "0 --help",
         "2 digits",

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.config.trees import flatten, unflatten
-from vit_jax.models.attention import Attention, attention_mask
-from vit_jax.models.build import definition, start
+from vit_jax.config.trees import unflatten
+from vit_jax.models.attention import Attention
+from vit_jax.models.build import definition
 from vit_jax.models.layers import sinusoids
-from vit_jax.models.state import merge, split_model
+from vit_jax.models.state import merge
 from vit_jax.models.transformer import Transformer
 from vit_jax.models.transformer_config import TransformerConfig
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 TINY = TransformerConfig(
     width=8,
     heads=2,
@@ -84,12 +85,6 @@ def largest(a, b) -> float:
 variants = pytest.mark.parametrize("c", VARIANTS.values(), ids=VARIANTS)
 
 
-@variants
-def test_parameters_of_the_config_are_those_of_the_modules(c):
-    for tree in (lambda: split_model(Transformer(c, rngs=nnx.Rngs(0)))[1], lambda: start(c, jax.random.key(0))):
-        assert {name: x.shape for name, x in flatten(jax.eval_shape(tree)).items()} == c.shapes()
-
-
 # ------------------------------------------------------------------------------------------ masks
 
 
@@ -136,9 +131,9 @@ def test_a_row_with_nothing_to_attend_to_has_a_zero_context_and_zero_gradients()
     assert float(jnp.abs(gradient[0]).max()) > 0 and jnp.array_equal(gradient[1], jnp.zeros((3, 8)))
 
 
-@variants
-def test_an_empty_source_gives_finite_logits_and_gradients(c):
-    c = dataclasses.replace(c, encoder_depth=1, decoder_depth=1)
+@pytest.mark.parametrize("name", ["pre-norm", "post-norm", "vectors", "learned"])
+def test_an_empty_source_gives_finite_logits_and_gradients(name):
+    c = dataclasses.replace(VARIANTS[name], encoder_depth=1, decoder_depth=1)
     source, target = sentences(c)
     padding = jnp.array([[True] * 5, [False] * 5, [True] * 5])
     weights = random_weights(c)
@@ -167,18 +162,6 @@ def test_masks_per_head_restrict_that_head_alone():
 
 
 # --------------------------------------------------------------------------------------- decoding
-
-
-@variants
-def test_cached_logits_equal_uncached_ones_at_every_place(c):
-    model, (source, target) = network(c), sentences(c)
-    padding = jnp.arange(5) < jnp.array([[5], [3], [1]])
-    whole = model(source, target, source_padding=padding)
-    cache = model.init_cache(model.encode(source, padding), padding, 6)
-    for place in range(4):
-        logits, cache = model.decode_step(target[:, place], cache)
-        assert largest(logits, whole[:, place]) < 1e-12
-    assert int(cache.index) == 4 and cache.index.dtype == jnp.int32
 
 
 def step_of(c: TransformerConfig):
@@ -353,16 +336,6 @@ def test_a_cache_that_does_not_fit_is_refused():
         network(dataclasses.replace(TINY, causal=False)).init_cache(memory, None, 6)
 
 
-def test_masks_that_are_one():
-    assert attention_mask(2, 3, 4) is None
-    mask = attention_mask(2, 3, 3, padding=jnp.array([[True, True, False], [False, True, True]]), causal=True)
-    assert mask.shape == (2, 1, 3, 3) and mask[0, 0].tolist() == [
-        [True, False, False],
-        [True, True, False],
-        [True, True, False],
-    ]
-
-
 # ------------------------------------------------------------------------------ an encoder alone
 
 ALONE = dataclasses.replace(
@@ -379,9 +352,6 @@ def test_an_encoder_alone_is_the_encoder_of_the_whole():
     assert largest(alone(SOURCE, source_padding=padding), whole.encode(SOURCE, padding)) == 0
     seen = alone.capture(SOURCE, None, ["encoder.blocks.1", "memory", "logits"], source_padding=padding)
     assert largest(seen["memory"], seen["logits"]) == 0
-    assert {
-        name: x.shape for name, x in flatten(split_model(Transformer(ALONE, rngs=nnx.Rngs(0)))[1]).items()
-    } == ALONE.shapes()
 
 
 def test_an_encoder_alone_takes_and_says_no_target():

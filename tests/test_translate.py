@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ import optax
 import pytest
 
 import vit_jax
+from tests.test_processes import python
 from vit_jax.commands import evaluate, predict
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
@@ -244,11 +243,9 @@ np.savez(sys.argv[1], **out)
 
 def test_however_a_batch_is_cut_the_step_is_the_same(tmp_path):
     """Two devices, two parts, jit and pmap, with dropout on: a mean over the real tokens of the whole batch."""
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    }
-    subprocess.run([sys.executable, "-c", CUT, tmp_path / "out.npz"], check=True, env=environment)
+    two = "--xla_force_host_platform_device_count=2"
+    done = python(CUT, tmp_path / "out.npz", XLA_FLAGS=two, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "out.npz") as file:
         out = dict(file)
     whole = {name.removeprefix("whole."): x for name, x in out.items() if name.startswith("whole.")}

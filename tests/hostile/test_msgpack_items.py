@@ -60,7 +60,6 @@ REFUSED = {  # a value under "w", or the bytes of a whole file; words of the ref
     "str32 4 GB": (b"\x81\xa1w\xdb\xff\xff\xff\xff", "strings of more than 16777216 bytes"),
     "ext32 4 GB": (b"\x81\xa1w\xc9\xff\xff\xff\xff\x01", "cut off"),
     "cut": (msgpack.packb({"w": array()})[:-3], "cut off"),
-    "empty": (b"", "is empty"),
     "extra": (msgpack.packb({"w": array()}) + b"\xc0", "1 bytes after its end"),
     "a shape of 2^33 x 2^33": (array((1 << 33, 1 << 33)), "would take"),
     "duplicate map key": (b"\x82\xa1w\x01\xa1w\x02", "'w' twice"),

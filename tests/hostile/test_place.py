@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convert import rules
 from convert.containers import writer
 from convert.containers.source import Spec
 from convert.dialects import LAYOUTS
@@ -26,6 +25,7 @@ from tests.hostile import test_target
 from tests.hostile.child import CONTEXT
 from tests.hostile.converting import convert, told
 from tests.hostile.test_target import SAID
+from tests.random_weights import tensors
 from vit_jax.errors import UserError
 from vit_jax.files.atomic import lock_file
 from vit_jax.models.vit_config import ViTConfig
@@ -43,9 +43,7 @@ Contents = dict[str, bytes]
 
 def model(path: Path, seed: int) -> str:
     """A network of some megabytes as one of timm's files."""
-    rng = np.random.default_rng(seed)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
-    theirs = rules.write(LAYOUTS["timm"].rows(CONFIG), ours)
+    theirs = tensors(LAYOUTS["timm"], CONFIG, seed)
     arrays = (((name,), array) for name, array in theirs.items())
     writer(str(path))[1](str(path), {name: Spec(a.dtype, a.shape) for name, a in theirs.items()}, arrays, {})
     return str(path)

@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from convert import rules
 from convert.commands.convert import describe_source
 from convert.dialects import LAYOUTS
 from convert.layout import Facts
 from convert.plan.plan import plan
 from convert.recognise.reading import Options, read
 from convert.write.write import write
+from tests.random_weights import tensors
 from tests.test_provenance import CONFIG
 from tests.test_provenance import SAID as STATED
 from vit_jax.config.outputs import Outputs
@@ -54,9 +54,7 @@ PICTURE = Image.new("RGB", (13, 7))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Weights of a layout with its library's side files; or an .npz that a conversion wrote, with its provenance."""
     layout = LAYOUTS["timm" if request.param == "converted" else request.param]
-    rng = np.random.default_rng(0)
-    ours = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
-    save_file(rules.write(layout.rows(CONFIG), ours), tmp_path / "model.safetensors")
+    save_file(tensors(layout, CONFIG), tmp_path / "model.safetensors")
     sides = layout.write_side(CONFIG, Facts(preprocess=HOW, outputs=Outputs("", tuple(NAMES))))
     if layout.dialect == "vit-jax":
         sides = {"config.json": {"config": to_dict(untrained_run(CONFIG)), "preprocess": HOW, "class_names": NAMES}}
