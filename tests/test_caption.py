@@ -16,8 +16,8 @@ from vit_jax.data.captions import shapes
 from vit_jax.data.captions.caption_set import touched_patches
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
+from vit_jax.tasks.caption.learn import in_boxes
 from vit_jax.tasks.computed import task_class, task_of
-from vit_jax.weights.opening import text as caption_text
 
 SMALL = (
     "--model.vit.width 16 --model.vit.depth 1 --model.vit.heads 2 --model.vit.hidden 16 --model.text.width 12 "
@@ -84,7 +84,7 @@ def test_the_patches_that_a_box_touches():
 def test_the_share_of_attention_inside_boxes_by_hand():
     maps = jnp.array([[[0.1, 0.2, 0.3, 0.2], [0.25] * 4, [0.0, 0.5, 0.25, 0.25]]])  # of a memory of five tokens
     inside = jnp.array([[[True, True, False, False], [False] * 4, [False, False, True, False]]])
-    found = caption_text.in_boxes(maps, inside, 5)
+    found = in_boxes(maps, inside, 5)
     np.testing.assert_allclose(found["in_box"], [(0.3 + 0.25) / 2], rtol=1e-6)
     np.testing.assert_allclose(found["uniform"], [(2 / 5 + 1 / 5) / 2], rtol=1e-6)
 

@@ -8,6 +8,7 @@ import pytest
 
 from vit_jax.data.base import Given
 from vit_jax.data.batches import batches
+from vit_jax.data.order import TEST, VALIDATION, hold_out
 from vit_jax.data.texts import corpus
 from vit_jax.data.texts import open as open_module
 from vit_jax.data.texts.config import SentenceData
@@ -61,9 +62,9 @@ def test_batches_from_a_file_are_to_the_bit_those_of_arrays_in_memory(files):
 
 def train_pairs(dataset):
     """The pairs of train as texts: all that validation and test do not hold, in order."""
-    _, held = open_module.hold_out(np.zeros(90, np.int64), 0.1, open_module.TEST)
+    _, held = hold_out(np.zeros(90, np.int64), 0.1, TEST)
     rest = [PAIRS[i] for i in range(90) if i not in {*held.tolist()}]
-    _, held = open_module.hold_out(np.zeros(len(rest), np.int64), 0.1, open_module.VALIDATION, 0)
+    _, held = hold_out(np.zeros(len(rest), np.int64), 0.1, VALIDATION, 0)
     assert [pair[1].strip() for pair in (rest[i] for i in held)] == dataset.splits["validation"].references
     return [pair for i, pair in enumerate(rest) if i not in {*held.tolist()}]
 

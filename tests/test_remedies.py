@@ -35,7 +35,7 @@ from convert.recognise.layouts import extras, find
 from convert.recognise.preprocessing import SETTABLE
 from convert.recognise.reading import read
 from convert.write import into_onnx_folder, into_transformers_js
-from vit_jax.commands import cli, evaluate, predict, train
+from vit_jax.commands import cli, evaluate, predict, share, train
 from vit_jax.config import flags
 from vit_jax.config.decoding import Decoding
 from vit_jax.config.dotted import leaves
@@ -45,7 +45,6 @@ from vit_jax.extras import sheet
 from vit_jax.extras.plan import command as plan
 from vit_jax.extras.report import command
 from vit_jax.extras.sweep import command as sweep
-from vit_jax.files.places import join
 from vit_jax.models.networks import NETWORKS
 from vit_jax.models.vit_config import ViTConfig, is_sized
 from vit_jax.presets.table import PRESETS, preset
@@ -136,7 +135,7 @@ FUNCTIONS = ("build", "compare", "evaluate", "export", "load", "predict", "prese
 @functools.cache
 def run_flags() -> set[str]:
     """The flags of all commands of vit_jax."""
-    found = [flag for each in (*run_defaults(), *OF_COMMANDS, join.Options, sheet.Options, plan.Options)
+    found = [flag for each in (*run_defaults(), *OF_COMMANDS, share.JoinOptions, sheet.Options, plan.Options)
              for flag in flags.flags(each).values()]  # fmt: skip
     names = {name for flag in found for name in (flag.name, flag.also) if name}
     return {f"--{name}" for name in names} | {

@@ -170,7 +170,10 @@ def ids_of(side, text):
     """As `encode`, also of texts that hold what pads."""
     if hasattr(side, "bytes_of"):
         return side.bytes_of(text)
-    return side.trimmed(side.tokenizer.encode(text).ids) if hasattr(side, "trimmed") else side.encode(text).tolist()
+    if not hasattr(side, "skipped"):
+        return side.encode(text).tolist()
+    ids = side.tokenizer.encode(text).ids
+    return side.begin + ids[side.skipped : len(ids) - side.dropped]
 
 
 @pytest.mark.parametrize("form", ["older", "tokenizer.json"])

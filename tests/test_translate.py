@@ -15,12 +15,11 @@ import pytest
 
 import vit_jax
 from tests.test_processes import python
-from vit_jax.commands import evaluate, predict
+from vit_jax.commands import evaluate, predict, share
 from vit_jax.config.run import LossConfig, OptimConfig, RunConfig
 from vit_jax.config.trees import flatten
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
-from vit_jax.files.places import join
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
@@ -327,7 +326,7 @@ def test_the_evaluate_door_says_what_training_said(trained, tmp_path, capsys):
         files = [str(tmp_path / f"{split}{i}.npz") for i in (1, 2, 3)]
         for i, file in enumerate(files, 1):
             assert evaluate.command([*job, "--share", f"{i}/3", "--outputs", file]) == 0
-        assert join.command([*files, "--to", str(tmp_path / f"{split}.npz")]) == 0
+        assert share.command([*files, "--to", str(tmp_path / f"{split}.npz")]) == 0
         assert evaluate.command([*job, "--joined", str(tmp_path / f"{split}.npz")]) == 0
         assert capsys.readouterr().out.splitlines()[-len(lines) :] == lines
 
@@ -463,11 +462,11 @@ def test_the_doors_search_as_they_are_told(trained, capsys, terminal, tmp_path):
         for i, file in enumerate(files, 1):
             assert predict.command([*job, "--share", f"{i}/3", "--csv", file]) == 0
         assert predict.command([*job, "--csv", str(out)]) == 0
-        assert join.command([*files, "--to", str(tmp_path / "joined.csv"), "--force"]) == 0
+        assert share.command([*files, "--to", str(tmp_path / "joined.csv"), "--force"]) == 0
         assert (tmp_path / "joined.csv").read_bytes() == out.read_bytes(), "blank lines are in no batch"
     assert predict.command([*job[:4], "--beam", "2", "--share", "1/3", "--csv", str(tmp_path / "other.csv")]) == 0
     with pytest.raises(UserError, match=r"other\.csv: is of search .*, but .*1\.csv of search "):
-        join.command([files[0], str(tmp_path / "other.csv"), "--to", str(tmp_path / "joined.csv"), "--force"])
+        share.command([files[0], str(tmp_path / "other.csv"), "--to", str(tmp_path / "joined.csv"), "--force"])
 
     net = vit_jax.load(path)
     ids, source = net.target.ids, net.inputs([text])

@@ -159,9 +159,9 @@ def in_stages(model: Model, run: RunConfig, steps: int) -> list[tuple[int, Model
     of steps before which the stage ends, its network)], in order.
     """
     found, share = [], 0.0
-    for stage in stages_of(run):
-        share += stage.share
-        network = build(replace_fields(run, stage.rates).model)
+    for part, rates in stages_of(run):
+        share += part
+        network = build(replace_fields(run, rates).model)
         for mine, given in zip(network.modules(), model.modules(), strict=True):
             mine._parameters, mine._buffers = given._parameters, given._buffers
         found.append((round(share * steps), network))

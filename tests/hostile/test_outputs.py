@@ -14,21 +14,20 @@ from PIL import Image
 from convert.__main__ import main as convert
 from tests.hostile.test_target import SAID, model
 from vit_jax import runs
-from vit_jax.commands import evaluate, predict
+from vit_jax.commands import evaluate, predict, share
 from vit_jax.errors import UserError
 from vit_jax.extras import sheet
 from vit_jax.extras.report import command as report
 from vit_jax.files.atomic import write_bytes
 from vit_jax.files.destination import check_folder, check_output
 from vit_jax.files.output import write_csv
-from vit_jax.files.places import join
 from vit_jax.presets.table import preset
 from vit_jax.reports import compare
 
 COMMANDS = {
     "predict": predict.command,
     "evaluate": evaluate.command,
-    "join": join.command,
+    "join": share.command,
     "sheet": sheet.command,
     "compare": compare.command,
     "report": report.command,

@@ -153,6 +153,7 @@ class Options(SearchFlags, EvaluateFlags):
 def command(arguments: list[str]) -> int:
     """Measure what arguments ask for, and print it."""
     o = flags.parse(Options, arguments, prog="python -m vit_jax.evaluate")
+    runs.mean_of(o.weights)
     reads = [*runs.read_from(o.run), *paths_in(o.data.source)]
     check_outputs({"csv": o.csv, "probabilities": o.probabilities}, o.force, reads)
     check_folder("report", o.report, o.force, reads)

@@ -33,8 +33,8 @@ class Captioner(DecoderModel):
         self.memory = Linear(c.projected, c.text.width, True, param_dtype, lowering) if c.projected else None
         self.add_target(c.text, param_dtype, lowering)
 
-    @staticmethod
-    def computed(c: CaptionerConfig) -> dict[str, np.ndarray]:
+    @classmethod
+    def computed(cls, c: CaptionerConfig) -> dict[str, np.ndarray]:
         return {} if c.encoder is None else {f"vit.{name}": x for name, x in ViT.computed(c.encoder).items()}
 
     @mesh_agnostic

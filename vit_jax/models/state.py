@@ -48,8 +48,8 @@ class Network(nnx.Module):
         """Make the layers of a network of this config."""
         raise NotImplementedError
 
-    @staticmethod
-    def computed(c: Any) -> dict[str, np.ndarray]:
+    @classmethod
+    def computed(cls, c: Any) -> dict[str, np.ndarray]:
         """Initial values, float64, of the parameters whose start is "computed"."""
         return {}
 

@@ -190,8 +190,8 @@ class ViT(state.Network):
         self.distill_norm = norm(c, *how) if c.distill_norm else None
         self.distill_head = Linear(c.width, c.classes, c.head_bias, *how) if c.distill_head and c.classes else None
 
-    @staticmethod
-    def computed(c: ViTConfig) -> dict[str, np.ndarray]:
+    @classmethod
+    def computed(cls, c: ViTConfig) -> dict[str, np.ndarray]:
         """Trained sinusoids, mixed frequencies."""
         values = {"position": fixed_positions(c)} if c.position_stored and c.position != "learned" else {}
         if c.rotary == "mixed":

@@ -124,7 +124,7 @@ def _members(where: str, file: BinaryIO, size: int) -> Iterator[Member]:
         raise UserError(where, "is no tar", "give tars, as webdataset writes them") from error
     try:
         while (found := archive.next()) is not None:
-            archive.members.clear()  # else all stay in memory
+            archive.members.clear()  # type: ignore[attr-defined]  # else all stay in memory
             start, length = found.offset_data, found.size
             if start + length > size:
                 raise UserError(where, f"is cut: it ends in the content of {found.name}", AGAIN)
