@@ -24,7 +24,7 @@
 
 TORCH ?= yes
 # The tests that load a library of the extra parity, or skip without it.
-LIBRARY_TESTS = $(shell grep -lE '^ *(from|import) .*libraries|importorskip."(huggingface_hub|jax2onnx|transformers)' tests/test_*.py)
+LIBRARY_TESTS = $(shell grep -lE '^ *(from|import) .*libraries|importorskip."(huggingface_hub|jax2onnx)' tests/test_*.py)
 # One more than there are cores, because tests wait for files and processes; each holds up to 4 GB, so at most four.
 PROCESSES := $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 IN_PROCESSES = -m pytest --numprocesses $(PROCESSES) --dist loadfile
