@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -80,7 +82,9 @@ class Table(Mapping[str, T]):
                 raise
             subject = f"the {self.kind} {name!r} of the package {plugin.package}"
             why = f"{what} ({type(error).__name__}: {error})"
-            raise UserError(subject, why, "update that package, or remove it") from error
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(last.filename)}, line {last.lineno}"
+            raise UserError(subject, why, f"update that package, or remove it (raised in {place})") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self.ours or name in self._others

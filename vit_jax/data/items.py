@@ -160,8 +160,9 @@ class Listed(Items):
                 raise UserError(self.name(i), what, "give all items the same")
             for field, value in values.items():
                 if not isinstance(value, bytes | os.PathLike if field in images else str | int | float | np.number):
-                    what = "no image: give its bytes or its Path" if field in images else "neither text nor number"
-                    raise UserError(self.name(i), f"its {field} is a {type(value).__name__}, {what}")
+                    what = "no image" if field in images else "neither text nor number"
+                    remedy = "give an image as its encoded bytes or as its Path"
+                    raise UserError(self.name(i), f"its {field} is a {type(value).__name__}, {what}", remedy)
             if split and split not in SPLITS:
                 raise UserError(self.name(i), f"is of the split {split!r}", f"give {', '.join(SPLITS)}")
 
