@@ -21,6 +21,12 @@ OURS = "vit-jax"
 T = TypeVar("T")
 
 
+def raised_in(error: BaseException) -> str:
+    """The file and the line of the code that raised an error."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(last.filename)}, line {last.lineno}"
+
+
 class Plugin(NamedTuple):
     """What a name stands for."""
 
@@ -82,9 +88,8 @@ class Table(Mapping[str, T]):
                 raise
             subject = f"the {self.kind} {name!r} of the package {plugin.package}"
             why = f"{what} ({type(error).__name__}: {error})"
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(last.filename)}, line {last.lineno}"
-            raise UserError(subject, why, f"update that package, or remove it (raised in {place})") from error
+            remedy = f"update that package, or remove it (raised in {raised_in(error)})"
+            raise UserError(subject, why, remedy) from error
 
     def __contains__(self, name: object) -> bool:
         return name in self.ours or name in self._others

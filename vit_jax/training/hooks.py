@@ -16,7 +16,7 @@ from ..config.run import RunConfig
 from ..errors import Field, UserError
 from ..figures.parts import Part
 from ..files.terminal import print_note
-from ..plugins import HOOKS
+from ..plugins import HOOKS, raised_in
 
 
 class Hook:
@@ -55,7 +55,9 @@ class Hook:
         """After a step that is due; its metrics, on the device, may not be there yet."""
 
     def row(self, step: int, values: Mapping[str, float]) -> None:
-        """When metrics.jsonl gets a row, of training or of an evaluation: {`train/loss`, `test_ema/accuracy`: ...}."""
+        """When metrics.jsonl gets a row, of training (names begin with `train/`) or of an evaluation: {`train/loss`,
+        `test_ema/accuracy`: ...}. What a run measures as `max_steps` stops it is in its summary alone.
+        """
 
     def histograms(self, step: int, groups: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
         """When histograms.jsonl gets a row: {`parameters` | `gradients`: {name: histogram}}."""
@@ -67,7 +69,10 @@ class Hook:
         """When figures of a network are in a folder, at the end of a run or after an evaluation: what they show."""
 
     def end(self, folder: runs.Run, again: bool) -> None:
-        """When a run, or a group, has its summary; `again`: it is shown once more, and only this is called."""
+        """When a run, or a group, has its summary (`folder.summary()`), also where `max_steps` stopped it.
+
+        With `again` it is shown once more and nothing else is called: what an earlier end has not done is done now.
+        """
 
     def close(self) -> None:
         """When the process has done its part of the run, however that ended."""
@@ -105,9 +110,8 @@ class Hooks:
                 if name in HOOKS.ours or (what in ("check", "begin") and isinstance(error, UserError)):
                     raise
                 where = f"the hook {name!r} of the package {HOOKS.plugins()[name].package}"
-                print_note(
-                    f"{where} has failed in {what} ({type(error).__name__}: {error}); the run goes on without it"
-                )
+                why = f"has failed in {what} ({type(error).__name__}: {error}) at {raised_in(error)}"
+                print_note(f"{where} {why}; the run goes on without it")
                 del self.of[name]
                 with contextlib.suppress(Exception):
                     hook.close()
