@@ -687,12 +687,12 @@ BUDGET = Budget(
     lines={
         "vit_jax": 519, "vit_jax/augmentation": 994, "vit_jax/commands": 2_876, "vit_jax/config": 2_232,
         "vit_jax/data": 8_083, "vit_jax/decode": 464, "vit_jax/extras": 8_450, "vit_jax/figures": 1_020,
-        "vit_jax/files": 1_446, "vit_jax/machine": 1_835, "vit_jax/models": 3_812, "vit_jax/presets": 900,
+        "vit_jax/files": 1_446, "vit_jax/machine": 1_835, "vit_jax/models": 3_813, "vit_jax/presets": 900,
         "vit_jax/reports": 590, "vit_jax/runs": 1_291, "vit_jax/scores": 568, "vit_jax/tasks": 5_299,
         "vit_jax/text": 1_518, "vit_jax/training": 4_202, "vit_jax/weights": 2_292, "convert": 1_545,
         "convert/adapt": 923, "convert/commands": 838, "convert/containers": 3_874, "convert/dialects": 6_648,
         "convert/plan": 757, "convert/recognise": 1_682, "convert/verify": 2_473, "convert/write": 4_140,
-        "torch_ref": 3_151, "tests": 59_964,
+        "torch_ref": 3_151, "tests": 59_966,
     },
     files={"vit_jax": 292, "convert": 161, "torch_ref": 20, "tests": 251},
     imports={"vit_jax": 1_841, "convert": 721, "torch_ref": 45, "tests": 311},
@@ -743,7 +743,7 @@ def density(root: Path, package: str) -> float:
                 passed |= {*range(node.lineno, node.end_lineno + 1)}
         kept = (line.strip() for number, line in enumerate(lines, 1) if number not in passed)
         lengths += [len(line) for line in kept if line and not line.startswith("#")]
-    return sum(lengths) / len(lengths)
+    return sum(lengths) / max(1, len(lengths))
 
 
 def long_functions(root: Path, package: str) -> list[str]:

@@ -318,22 +318,24 @@ def test_one_mask_is_all_that_restricts():
 
 
 def members(module):
-    """{class: (its methods, the attributes that its __init__ sets)} of a file, in order."""
+    """{class: (its methods, the attributes that its __init__, or add_layers, sets)} of a file, in order."""
     found = {}
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.ClassDef):
             methods = {f.name: f for f in node.body if isinstance(f, ast.FunctionDef)}
-            targets = (
-                t for a in ast.walk(methods.get("__init__", ast.Pass())) if isinstance(a, ast.Assign) for t in a.targets
-            )
+            made = methods.get("add_layers") or methods.get("__init__", ast.Pass())
+            targets = (t for a in ast.walk(made) if isinstance(a, ast.Assign) for t in a.targets)
             names = [n for t in targets for n in (t.elts if isinstance(t, ast.Tuple) else [t])]
             found[node.name] = (list(methods), [n.attr for n in names if isinstance(n, ast.Attribute)])
     return found
 
 
-RENAMED = {"__call__": "forward", "Embedding.positions": "with_positions"}  # {JAX's: torch's}
+RENAMED = {"__call__": "forward", "add_layers": "__init__", "Embedding.positions": "with_positions"}  # {JAX's: torch's}
 OURS_ALONE = {"dtype", "kernel", "lowering"}
-TORCHS_ALONE = {"embedding_dropout", "head_dropout", "dropout", "weight"}  # dropouts are modules there
+TORCHS_ALONE = {
+    *("embedding_dropout", "head_dropout", "dropout", "weight"),  # dropouts are modules there
+    "config",  # which Network sets here
+}
 METHODS_OF_OURS = {
     *("computed", "length"),  # where computed positions start, which `start` fills there; a field of the cache there
     "_second",  # what a step for a GPU computes again

@@ -51,7 +51,8 @@ def start(
     """Initial parameters of a network."""
     known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
     drawn = {name: parameter for name, parameter in config.parameters().items() if name not in known}
-    return unflatten(known | initial_values(drawn, key, dtype, network_class(config).computed(config)))
+    computed = getattr(network_class(config), "computed", lambda config: {})  # a network of another package may lack it
+    return unflatten(known | initial_values(drawn, key, dtype, computed(config)))
 
 
 def describe_network(config: NetworkConfig) -> str:
