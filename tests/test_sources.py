@@ -144,7 +144,7 @@ def test_inputs_of_a_prediction_are_known_again(package, monkeypatch):
     ("dev:x", r"dev a: is of the split 'dev'; give train, validation, test"),
     ("two:x", r"two a: has several images, image and mask; keep one of them"),
     ("lists:x", r"lists a: its label is a list, neither text nor number"),
-    ("text:x", r"text b: its image is a str, no image: give its bytes or its Path"),
+    ("text:x", r"text b: its image is a str, no image; give an image as its encoded bytes or as its Path"),
     ("said:x", r"data\.source said:x: said 0 has no image; give samples with an image"),
     ("gone:x", r"the source 'gone' of the package \?: cannot be loaded \(ModuleNotFoundError"),
     ("csv:x", r"data\.source csv:x: there is no file x"),  # of ours
