@@ -51,7 +51,8 @@ def start(
     """Initial parameters of a network."""
     known = {name: jnp.asarray(array, dtype) for name, array in (given or {}).items()}
     drawn = {name: parameter for name, parameter in config.parameters().items() if name not in known}
-    computed = getattr(network_class(config), "computed", lambda config: {})  # a network of another package may lack it
+    # A network of another package may have none.
+    computed: Any = getattr(network_class(config), "computed", lambda config: {})
     return unflatten(known | initial_values(drawn, key, dtype, computed(config)))
 
 
