@@ -204,7 +204,7 @@ def _recorded(weights: Weights, arrays: Mapping[str, np.ndarray]) -> dict[str, A
     return {"layout": weights.layout, **chosen, "tensors": len(arrays), "digest": digest(arrays.items())}
 
 
-def _said(init: str, record: Mapping[str, Any]) -> str:
+def _in_words(init: str, record: Mapping[str, Any]) -> str:
     """What config.json keeps of weights, in words."""
     chosen = f" {record['chosen']}," if "chosen" in record else ""
     return f"{init}:{chosen} {record['layout']}, {record['tensors']} tensors, digest {record['digest'][:DIGITS]}"
@@ -227,7 +227,7 @@ def _prefix(prefix: str | None, task: str | None, tokenizer: str | None) -> str:
 
 def _describe_start(run: RunConfig, record: Mapping[str, Any], given: Mapping[str, Any], notes: Iterable[str]) -> str:
     """What a run takes from its weights, of what they decide (`given`), in lines as wide as the terminal."""
-    lines = [_said(run.init, record), *record["changed"]]
+    lines = [_in_words(run.init, record), *record["changed"]]
     names = task_spec(run.task).prepared
     idle = {f"data.{name}" for name in OPTIONAL}  # where they have their default
     values = {name: x for name, (x, _) in flat(run).items() if name in names and x != () and (x or name not in idle)}
@@ -290,7 +290,7 @@ def _start_encoder(run: RunConfig) -> Started:
         with errors_about(run.init_encoder, ENCODER):
             arrays = {f"{part}.{name}": x for name, x in weights.arrays() if name in encoder.parameters()}
     record = _recorded(weights, arrays)
-    says = f"init     the encoder from {_said(run.init_encoder, record)}; all else is drawn anew"
+    says = f"init     the encoder from {_in_words(run.init_encoder, record)}; all else is drawn anew"
     return Started(arrays, record, f"{says}\n         {weights.resized}" if weights.resized else says)
 
 
