@@ -34,7 +34,7 @@ if __name__ == "__main__":
             kill_in_save(int(command.removeprefix("kill in save ")))
         elif command == "without figures":  # and report, at the end of the runs that follow
             finish.draw = lambda *_: None
-            Hooks.each = lambda *_: None
+            Hooks.each = lambda *_: []
         else:
             print(f"$ {command}")
             sys.argv = ["vit-jax", *shlex.split(command)]
