@@ -72,19 +72,19 @@ def test_a_store_of_another_package_holds_images_shards_and_a_run(package, machi
     files = sorted(images.iterdir())
     expected = probabilities(digits_run, images, tmp_path / "a.csv")
     for file in files:
-        store_of("mem://place/images").put(file.name, file.read_bytes())
-    store_of("mem://place").put("a.tar", tar(*((file.name, file.read_bytes()) for file in files)))
+        store_of("mem:///place/images").put(file.name, file.read_bytes())
+    store_of("mem:///place").put("a.tar", tar(*((file.name, file.read_bytes()) for file in files)))
 
     machine("first")
-    run = Run(local_copy("mem://place/runs/digits"))
+    run = Run(local_copy("mem:///place/runs/digits"))
     with own(run.path):
         shutil.copytree(digits_run, run.path, dirs_exist_ok=True)
         publish(run.path)
     machine("second")
-    for place in ("mem://place/images", "wds:mem://place/*.tar"):
-        assert probabilities("mem://place/runs/digits", place, tmp_path / "b.csv") == expected
-    assert str(Run(local_copy("mem://place/runs/digits"))) == "mem://place/runs/digits"
-    assert [path.name for path in sorted(Path(copied("mem://place/images")).iterdir())] == [x.name for x in files]
+    for place in ("mem:///place/images", "wds:mem:///place/*.tar"):
+        assert probabilities("mem:///place/runs/digits", place, tmp_path / "b.csv") == expected
+    assert str(Run(local_copy("mem:///place/runs/digits"))) == "mem:///place/runs/digits"
+    assert [path.name for path in sorted(Path(copied("mem:///place/images")).iterdir())] == [x.name for x in files]
     assert capsys.readouterr().err.count("'s3' of the package store_in_memory is not used") == 1
     cli._list_plugins([])
     assert "mem: store_in_memory, store_in_memory:Memory" in capsys.readouterr().out

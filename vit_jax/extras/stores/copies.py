@@ -139,9 +139,10 @@ def _mirror(folder: Path) -> Mirror:
 def _folder(url: str) -> Path:
     """Where the copy of a URL is."""
     scheme, _, inside = store_of(url).url.partition("://")
-    root = _root() / scheme
-    COPIES.setdefault(f"{root}{os.sep}", f"{scheme}://")
-    return root / check_name(inside)
+    slash = "/" if inside.startswith("/") else ""  # as file:///a/b has it
+    root = _root() / (f"{scheme}-absolute" if slash else scheme)
+    COPIES.setdefault(f"{root}{os.sep}", f"{scheme}://{slash}")
+    return root / check_name(inside.removeprefix("/"))
 
 
 def _make_folders(mirror: Mirror) -> None:
