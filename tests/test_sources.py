@@ -159,6 +159,8 @@ def test_a_name_of_none_is_said_as_without_sources(package):
         open_captions(CaptionData(source="unknown:x"), 8, 1, (4, 4))
     with pytest.raises(UserError, match=r"data\.source is unknown:x, which has no sentences"):
         open_sentences(SentenceData(source="unknown:x"))
+    with pytest.raises(UserError, match=r"no such set.*; give digits, birds:\.\.\., .*folder:PATH"):
+        open_dataset(a_run("brids"))
     with pytest.raises(UserError, match="there is no such image or folder"):
         sources_of("pixels", ["unknown:x"], "")
 

@@ -28,7 +28,7 @@ from ...files.atomic import read_json
 from ...files.digests import content_digest
 from ...files.places import is_remote
 from ...files.reading import check_regular, open_regular
-from ...plugins import KEPT
+from ...plugins import KEPT, SOURCES
 from .archives import OFFICIAL
 from .prepare import plan, prepare, read_set
 
@@ -323,7 +323,8 @@ def _not_prepared(title: str, asked: Asked, root: Path) -> UserError:
     base = name if name in there else name.partition("/")[0]
     if base not in (*there, *official):
         what = f"no such set{_nearest(name, [*there], official)}"
-        return UserError(field, what, "give digits, folder:PATH, csv:FILE, FILE.npz, or a TFDS set by its name")
+        others = "".join(f"{each}:..., " for each in SOURCES.plugins() if each not in SOURCES.ours)
+        return UserError(field, what, f"give digits, {others}folder:PATH, csv:FILE, FILE.npz, or a TFDS set by name")
     if parts and parts["split"]:
         splits = (
             "train, validation and test are taken as they are, and data.validation and data.test hold out the others"
