@@ -36,7 +36,7 @@ def package(tmp_path, monkeypatch):
 
     def forget():
         plugins._entry_points.cache_clear()
-        vars(plugins.STORES).pop("_others", None)
+        vars(plugins.STORES).pop("others", None)
 
     forget()
     yield folder

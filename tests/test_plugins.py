@@ -79,7 +79,7 @@ def test_what_is_no_network_or_task_is_blamed_on_its_package_and_harms_no_other_
     expected = use()
     wrong = {"number": 7, "other": dict, "bare": abstract}
     for name, target in wrong.items():
-        monkeypatch.setitem(table._others, name, Plugin(target, package="wrong"))
+        monkeypatch.setitem(table.others, name, Plugin(target, package="wrong"))
     monkeypatch.setattr(table, "_left_out", set())
     assert use() == expected and set(table) == set(table.ours)
     said = capsys.readouterr().err.splitlines()
@@ -147,7 +147,7 @@ class Noting(Hook):
 
 @pytest.mark.parametrize("fails", ["", "begin", "end False True"])
 def test_a_hook_of_a_package_is_called_around_a_run_and_its_failure_loses_nothing(tmp_path, monkeypatch, capsys, fails):
-    monkeypatch.setitem(HOOKS._others, "noting", Plugin(Noting, package="notes"))
+    monkeypatch.setitem(HOOKS.others, "noting", Plugin(Noting, package="notes"))
     monkeypatch.setattr(Noting, "seen", [])
     run = vit_jax.preset("digits").run
     fields = {"hooks": (f"noting:{fails}",), "max_steps": 4, "steps_per_dispatch": 2, "log_every": 2}

@@ -64,9 +64,9 @@ def package(monkeypatch):
     points = [EntryPoint(name, f"aviary:open_{name}", "vit_jax.sources") for name in sources]
     points.append(EntryPoint("gone", "aviary_of_old:open", "vit_jax.sources"))
     monkeypatch.setattr(plugins, "_entry_points", lambda: EntryPoints(points))
-    monkeypatch.delitem(vars(plugins.SOURCES), "_others", raising=False)
+    monkeypatch.delitem(vars(plugins.SOURCES), "others", raising=False)
     yield module
-    vars(plugins.SOURCES).pop("_others", None)
+    vars(plugins.SOURCES).pop("others", None)
 
 
 def test_labelled_images_are_learned_and_predicted(package, tmp_path):

@@ -62,13 +62,13 @@ class Table(Mapping[str, T]):
 
     def plugins(self) -> dict[str, Plugin]:
         """{name: what it stands for} of all packages, ours first; nothing is loaded."""
-        return {**self.ours, **self._others}
+        return {**self.ours, **self.others}
 
     def __getitem__(self, name: str) -> T:
         """What a name stands for. Raises UserError where another package's cannot be loaded."""
         if name in self.ours:
             return self.ours[name].load()  # type: ignore[no-any-return]
-        plugin = self._others[name]
+        plugin = self.others[name]
         with self.blaming(name, "cannot be loaded"):
             found = plugin.load()
             if self.base is not None:
@@ -80,7 +80,7 @@ class Table(Mapping[str, T]):
     @contextlib.contextmanager
     def blaming(self, name: str, what: str = "failed") -> Iterator[None]:
         """A context in which what another package raises becomes a UserError that names it."""
-        plugin = self.ours.get(name) or self._others[name]
+        plugin = self.ours.get(name) or self.others[name]
         try:
             yield
         except (Exception, SystemExit) as error:
@@ -92,11 +92,11 @@ class Table(Mapping[str, T]):
             raise UserError(subject, why, remedy) from error
 
     def __contains__(self, name: object) -> bool:
-        return name in self.ours or name in self._others
+        return name in self.ours or name in self.others
 
     def __iter__(self) -> Iterator[str]:
         yield from self.ours
-        for name in self._others:
+        for name in self.others:
             try:
                 self[name]
             except UserError as error:
@@ -110,7 +110,7 @@ class Table(Mapping[str, T]):
         return sum(1 for _ in self)
 
     @functools.cached_property
-    def _others(self) -> dict[str, Plugin]:
+    def others(self) -> dict[str, Plugin]:
         """Those of other packages, without those whose name is taken."""
         found: dict[str, Plugin] = {}
         for point in sorted(_entry_points().select(group=f"vit_jax.{self.group}"), key=str):

@@ -84,7 +84,7 @@ def store_of(place: str) -> Store:
     """The store of a place, which is not reached yet: of a path one that reads files by ranges, as shards are read."""
     scheme = place.partition("://")[0] if is_remote(place) else LOCAL
     if scheme not in STORES or (scheme == LOCAL and is_remote(place)):
-        others = [f"{name}://PATH" for name in STORES.plugins() if name not in STORES.ours]
+        others = [f"{name}://PATH" for name in STORES.others]
         raise UserError(place, f"{scheme}:// is not known", f"give {', '.join([*others, KINDS])}")
     made = STORES[scheme]
     with STORES.blaming(scheme):

@@ -89,7 +89,7 @@ class Hooks:
                 what, remedy = ("is there twice", "once") if name in self.of else ("is a field of its own", f"`{name}`")
                 raise UserError(Field("hooks"), f"{name!r} {what}", f"give {remedy}")
             if name not in HOOKS:
-                known = [each for each in HOOKS.plugins() if each not in HOOKS.ours]
+                known = [*HOOKS.others]
                 remedy = f"give {' or '.join(known)}" if known else "install the package that has it"
                 raise UserError(Field("hooks"), f"{name!r} is none", remedy)
             hook = HOOKS[name]

@@ -323,16 +323,14 @@ def _not_prepared(title: str, asked: Asked, root: Path) -> UserError:
     base = name if name in there else name.partition("/")[0]
     if base not in (*there, *official):
         what = f"no such set{_nearest(name, [*there], official)}"
-        others = "".join(f"{each}:..., " for each in SOURCES.plugins() if each not in SOURCES.ours)
+        others = "".join(f"{each}:..., " for each in SOURCES.others)
         return UserError(field, what, f"give digits, {others}folder:PATH, csv:FILE, FILE.npz, or a TFDS set by name")
     if parts and parts["split"]:
-        splits = (
-            "train, validation and test are taken as they are, and data.validation and data.test hold out the others"
-        )
         return UserError(
             field,
             "is more than the name of a set",
-            f"give `data.source {_written(root, name, version)}`: {splits}",
+            f"give `data.source {_written(root, name, version)}`: train, validation and test are taken as they are, "
+            "and data.validation and data.test hold out the others",
         )
     if base in there:
         versions = f"{base} {', '.join(there[base])}"

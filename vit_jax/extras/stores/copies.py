@@ -139,8 +139,8 @@ def _mirror(folder: Path) -> Mirror:
 def _folder(url: str) -> Path:
     """Where the copy of a URL is."""
     scheme, _, inside = store_of(url).url.partition("://")
-    slash = "/" if inside.startswith("/") else ""  # as file:///a/b has it
-    root = _root() / (f"{scheme}-absolute" if slash else scheme)
+    slash = inside[: inside.startswith("/")]  # as file:///a/b has it
+    root = _root() / (slash and "absolute") / scheme
     COPIES.setdefault(f"{root}{os.sep}", f"{scheme}://{slash}")
     return root / check_name(inside.removeprefix("/"))
 
