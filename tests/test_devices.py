@@ -26,7 +26,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.models.build import definition, start
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.engine import Engine
+from vit_jax.training.engine.pmap import make_engine
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.commands import train as command
 
@@ -44,7 +44,7 @@ for parallel in ("jit", "pmap"):
         "classify", config, ImageData(), ImageAugment(), OptimConfig(), batch=10, ema=0.9, parallel=parallel
     )
     task = Classify(run.augment, (0.5,), (0.5,))
-    engine = Engine(run, partial(definition, config), task, Optimizer(run.optim, 10, 5, config.parameters()))
+    engine = make_engine(run, partial(definition, config), task, Optimizer(run.optim, 10, 5, config.parameters()))
     mine = start(config, jax.random.key(0))
     before = jax.tree.map(np.array, mine)
     state = engine.start(mine)

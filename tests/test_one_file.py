@@ -157,16 +157,16 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
     from vit_jax.models.build import definition, start
     from vit_jax.models.networks import NETWORKS
     from vit_jax.plugins import Plugin
-    from vit_jax.training.engine.engine import Engine
     from vit_jax.training.engine.evaluator import Evaluator
     from vit_jax.training.engine.optim import Optimizer
+    from vit_jax.training.engine.pmap import make_engine
 
     monkeypatch.setitem(NETWORKS.ours, "perceptron", Plugin(ink.PerceptronConfig))
     run, table = ink.preset().run, ink.PerceptronConfig().parameters()
     task = ink.Ink(128, (0.0,), (1.0,)).load_frozen_arrays(None)
     batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
     for parallel in ("jit", "pmap"):
-        engine = Engine(
+        engine = make_engine(
             replace(run, parallel=parallel), partial(definition, run.model), task, Optimizer(run.optim, 10, 5, table)
         )
         losses = []

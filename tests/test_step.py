@@ -34,10 +34,11 @@ from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices
-from vit_jax.training.engine.engine import BINS, Engine, histogram
+from vit_jax.training.engine.engine import BINS, histogram
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.parameters import FewKernels
+from vit_jax.training.engine.pmap import make_engine
 from vit_jax.training.engine.step import example_keys
 from vit_jax.training.log import Batches, steps_together
 from vit_jax.training.stopping import on_host
@@ -106,7 +107,7 @@ def regression(freeze=(), few=False, **fields):
     graph, tree = split_model(Linear(3, 2))
     tree = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), tree)
     batches = [{"x": draw.normal(size=(8, 3)), "label": draw.normal(size=(8, 2))} for _ in range(STEPS)]
-    engine = Engine(run, lambda lowering: graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR))
+    engine = make_engine(run, lambda lowering: graph, Regression(), Optimizer(run.optim, STEPS, 5, LINEAR))
     engine.kernels = FewKernels(engine.devices) if few else engine.kernels
     return engine, tree, batches
 
@@ -188,7 +189,7 @@ def test_with_a_frozen_trunk_nothing_is_differentiated_through_it():
     tree, keys = unflatten({n: jnp.ones(p.shape) for n, p in table.items()}), example_keys(0, 0, jnp.arange(4))
 
     def products(optim):
-        engine = Engine(run, functools.partial(definition, config), task, Optimizer(optim, 1, 1, table))
+        engine = make_engine(run, functools.partial(definition, config), task, Optimizer(optim, 1, 1, table))
         traced = jax.jit(lambda *each: engine.gradients(task, *each, None)).trace(tree, batch, keys)
         return str(traced.jaxpr).count("dot_general")
 
@@ -375,7 +376,7 @@ def network(run, dtype):
     }
     its = task_of(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
     define = functools.partial(definition, run.model, dtype, dtype)
-    engine = Engine(run, define, its, Optimizer(run.optim, STEPS, 5, run.model.parameters()))
+    engine = make_engine(run, define, its, Optimizer(run.optim, STEPS, 5, run.model.parameters()))
     check_shares({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as training/session.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 

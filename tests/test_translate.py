@@ -209,7 +209,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.build import definition, start
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.config.trees import flatten
-from vit_jax.training.engine.engine import Engine
+from vit_jax.training.engine.pmap import make_engine
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.vocabulary import closed_vocabulary
 
@@ -231,7 +231,7 @@ for name, how in {
     "both": {"parallel": "pmap", "accumulate": 2},
 }.items():
     its = replace(run, **how)
-    engine = Engine(its, partial(definition, model), task, Optimizer(its.optim, 10, 10, model.parameters()))
+    engine = make_engine(its, partial(definition, model), task, Optimizer(its.optim, 10, 10, model.parameters()))
     state, metrics = engine.train(engine.start(start(model, jax.random.key(0))), batch)
     out |= {f"{name}.{k}": np.asarray(v) for k, v in flatten(engine.gather(state).parameters).items()}
     out |= {f"{name}.{k}": np.asarray(metrics[k]) for k in ("loss", "accuracy", "grad_norm")}

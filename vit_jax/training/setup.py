@@ -288,9 +288,9 @@ def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     from ..models.build import definition
     from ..models.lowering import rounds_factors
     from ..tasks.computed import task_of
-    from .engine.engine import Engine
     from .engine.evaluator import Evaluator
     from .engine.optim import Optimizer
+    from .engine.pmap import make_engine
 
     as_given = with_data(checked.run, dataset)
     run, order, epochs = plan(as_given, dataset)
@@ -303,7 +303,7 @@ def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     # The schedule spans the run with all its resumptions, whatever the budget of this process is.
     steps = epochs * order.steps_per_epoch
     optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run))
-    engine = Engine(run, define, task, optimizer, hosts)
+    engine = make_engine(run, define, task, optimizer, hosts)
     stages = engines_of(engine, run, steps)
     check_shares(dataset.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")

@@ -32,16 +32,16 @@ class Compiled:
         from ...models.build import definition
         from ...models.lowering import of_evaluation
         from ...tasks.computed import task_of
-        from ...training.engine.engine import Engine
         from ...training.engine.evaluator import Evaluator
         from ...training.engine.optim import Optimizer
+        from ...training.engine.pmap import make_engine
 
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)
         task = task_of(self.run, self.given.metadata).load_frozen_arrays(self.teacher, target)
         define = partial(definition, self.run.model, run.compute_dtype, parameter_dtype(run))
         optimizer = Optimizer(run.optim, STEPS * run.epochs, STEPS, trainable_table(self.run))
-        self.engine = Engine(self.run, define, task, optimizer, target=target)
+        self.engine = make_engine(self.run, define, task, optimizer, target=target)
         rows = self.given.rows
         check_shares({f"batch {rows}": rows}, len(self.engine.devices), self.engine.parts, run.augment.together)
         evaluated = define(lowering=of_evaluation(run.compute_dtype, target))

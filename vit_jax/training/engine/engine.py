@@ -6,8 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, assert_never
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,22 +34,15 @@ class Engine(Step):
 
     def compile(self) -> None:
         """Make the programs of the step, which are compiled at their first call."""
-        run = self.run
-        if run.parallel == "pmap":
-            self.prepared = jax.jit(self.prepare_and_cut, out_shardings=self.devices.sharded)
-            self.compiled: Any = jax.pmap(self.pmap_step, axis_name="data", devices=self.devices.all, donate_argnums=0)
-        elif run.parallel == "jit":
-            # With fixed shardings of the outputs, the second step does not compile again.
-            shardings: Any = self.devices.replicated
-            if run.fsdp > 1:
-                shardings = (self.devices.shardings_of(self.state_shapes()), self.devices.replicated)
-            how = {} if self.hosts.several else options(run.compute_dtype, self.target)  # hosts would have to agree
-            compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings, **how)
-            self.compiled = self.devices.compiled(compiled, batch_at=1)
-            compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings, **how)
-            self.compiled_together = self.devices.compiled(compiled, batch_at=1)
-        else:
-            assert_never(run.parallel)
+        # With fixed shardings of the outputs, the second step does not compile again.
+        shardings: Any = self.devices.replicated
+        if self.run.fsdp > 1:
+            shardings = (self.devices.shardings_of(self.state_shapes()), self.devices.replicated)
+        how = {} if self.hosts.several else options(self.run.compute_dtype, self.target)  # hosts would have to agree
+        compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings, **how)
+        self.compiled = self.devices.compiled(compiled, batch_at=1)
+        compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings, **how)
+        self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
     def in_stage(self, run: RunConfig, define: Callable[..., Any]) -> Engine:
         """The step of a stage of the run, whose network drops at other rates; states and devices are the same."""
@@ -77,20 +69,13 @@ class Engine(Step):
             return self.shapes_on_devices(tree)
         if self.devices.hosts.several:
             return self.devices.put(tree)
-        if self.run.parallel != "pmap":
-            # The step donates the state. device_put copies numpy arrays, but with several devices it reuses a jax array
-            # on the device that has it, even with may_alias=False.
-            copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
-            return jax.device_put(copied, self.devices.shardings_of(copied), may_alias=False)
-        n = len(self.devices)
-        return jax.device_put(
-            jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree), self.devices.sharded
-        )
+        # The step donates the state. device_put copies numpy arrays, but with several devices it reuses a jax array on
+        # the device that has it, even with may_alias=False.
+        copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
+        return jax.device_put(copied, self.devices.shardings_of(copied), may_alias=False)
 
     def gather(self, state: TrainState) -> State:
         """The state as a checkpoint holds it, on the devices: without replicas, LoRA's factors merged into kernels."""
-        if self.run.parallel == "pmap":
-            state = jax.tree.map(lambda x: x[0], state)
         if not self.lora:
             return State(state.step, state.parameters, state.moments, state.ema)
         factors, given = partition(state.parameters, self.lora.factors)
@@ -121,37 +106,24 @@ class Engine(Step):
     ) -> tuple[TrainState, dict[str, Array]]:
         """Do one step. The given state is donated. Shapes: batch [B, ...], votes bool [k]."""
         batch = self.devices.shard_batch(batch)
-        if self.run.parallel == "pmap":
-            pieces = self.prepared(state.step, batch, self.seed, self.frozen_arrays)
-            state, metrics = self.compiled(state, pieces, np.repeat(self.seed, len(self.devices)), self.frozen_arrays)
-            return state, {k: v[0] for k, v in metrics.items()}
         return self.compiled(state, batch, self.seed, self.frozen_arrays, self.devices.of_each(votes))
 
     def train_together(
         self, state: TrainState, batches: Sequence[Batch], votes: np.ndarray | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        """`train` for several batches of equal shapes by one call, not for pmap -> (last state, {metric: [n]})."""
+        """`train` for several batches of equal shapes by one call -> (last state, {metric: [n]})."""
         batches = self.devices.shard_batch(tuple(batches))
         return self.compiled_together(state, batches, self.seed, self.frozen_arrays, self.devices.of_each(votes))
 
     def shapes_on_devices(self, tree: Any) -> Any:
         """The shapes of what `to_devices` makes of a tree of arrays, or of shapes."""
-        if self.run.parallel != "pmap":
-            return self.devices.shapes(tree, self.devices.shardings_of(tree))
-        n = len(self.devices)
-        replicas = jax.tree.map(lambda x: jax.ShapeDtypeStruct((n, *np.shape(x)), x.dtype), tree)
-        return self.devices.shapes(replicas, self.devices.sharded)
+        return self.devices.shapes(tree, self.devices.shardings_of(tree))
 
     def trace(self, batch: Batch) -> Any:
         """The training step for a batch of these shapes, as jax.jit(...).trace gives it, without any array."""
         state = self.shapes_on_devices(self.state_shapes())
         batch = self.devices.shapes(batch, self.devices.sharded)
-        frozen_arrays = self.shapes_on_devices(self.frozen_arrays)
-        if self.run.parallel != "pmap":
-            return self.compiled.trace(state, batch, self.seed, frozen_arrays)
-        pieces = jax.eval_shape(self.prepare_and_cut, state.step, batch, self.seed, frozen_arrays)
-        arguments = (state, pieces, np.repeat(self.seed, len(self.devices)), frozen_arrays)
-        return SimpleNamespace(lower=lambda **_: self.compiled.lower(*arguments))  # its devices say for which platform
+        return self.compiled.trace(state, batch, self.seed, self.shapes_on_devices(self.frozen_arrays))
 
     def histograms(self, state: TrainState, batch: Batch) -> dict[str, dict[str, dict[str, Any]]]:
         """{"parameters", "gradients": {name: histogram}} of what a step finds, before it is done.
@@ -174,11 +146,7 @@ class Engine(Step):
 
     def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
-        frozen_arrays = self.frozen_arrays
-        if self.run.parallel == "pmap":
-            its = jax.tree.map(lambda x: x[0], (state, frozen_arrays))
-            state, frozen_arrays = jax.device_put(its, self.devices.replicated)
-        return state, self.devices.shard_batch(batch), self.seed, frozen_arrays
+        return state, self.devices.shard_batch(batch), self.seed, self.frozen_arrays
 
 
 BINS = 30  # as TensorBoard shows

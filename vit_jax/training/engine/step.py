@@ -150,21 +150,6 @@ class Step:
             check_vma=False,  # a compiled loop over parts starts from zeros, which do not vary over devices
         )(frozen_arrays, state.parameters, batch, keys)
 
-    def prepare_and_cut(self, step: Array, batch: Batch, seed: Array, frozen_arrays: Tree) -> Batch:
-        """The batch after `Task.prepare`, cut for the devices: [B, ...] -> {name: [devices, B / devices, ...]}."""
-        keys = example_keys(seed, step[0], jnp.arange(rows_of(batch)))
-        task = with_frozen_arrays(self.task, jax.tree.map(lambda x: x[0], frozen_arrays))
-        batch = task.prepare(batch, keys)
-        return jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
-
-    def pmap_step(
-        self, state: TrainState, batch: Batch, seed: Array, frozen_arrays: Tree
-    ) -> tuple[TrainState, dict[str, Array]]:
-        """Do `jit_step` on one device, for its part of a prepared batch: seed int32 []."""
-        task, rows = with_frozen_arrays(self.task, frozen_arrays), rows_of(batch)
-        keys = example_keys(seed, state.step, jnp.arange(rows) + jax.lax.axis_index("data") * rows)
-        return self.update(state, *self.mean_gradients(task, state.parameters, batch, keys))
-
     def mean_gradients(
         self, task: Task, parameters: Tree, batch: Batch, keys: Array
     ) -> tuple[Array, dict[str, Array], Tree]:
