@@ -248,7 +248,7 @@ def planned(run, target):
     model = run.model.with_data()
     lowering = of_training(run, read_target(target))
     network = nnx.eval_shape(lambda: network_class(model)(model, lowering=lowering))
-    return attention_plan(network, replace(run, model=model), lowering)
+    return attention_plan(network, model, run.compute_dtype, lowering)
 
 
 @pytest.mark.parametrize("length", [196, 197])

@@ -159,7 +159,7 @@ def test_ten_steps_are_what_a_hand_computes_and_are_compiled_once(variant):
     with jax.enable_x64(True):
         engine, tree, batches = regression(**VARIANTS[variant])
         frozen = [name for name in tree if name[:3] in str(VARIANTS[variant].get("freeze"))]
-        p, ema, trace, rows = by_hand(tree, batches, frozen, engine.run.ema_warmup)
+        p, ema, trace, rows = by_hand(tree, batches, frozen, engine.ema_warmup)
         state = engine.start(tree)
         for t, (batch, row) in enumerate(zip(batches, rows, strict=True)):
             if t == 5:

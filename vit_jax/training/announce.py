@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..config.groups import adapted_kernels, frozen_at_first, muon_kernels, trainable, trainable_table
@@ -44,7 +45,8 @@ def _stages(setup: Setup) -> str:
     """The steps of each stage, counted from 1, with its dropout rates where they are not those of the run."""
     words = []
     for (first, engine), last in zip(setup.stages.items(), [*setup.stages, setup.steps][1:], strict=True):
-        rates = (f"{name} {new:g}" for name, (_, new) in differences(setup.run, engine.run).items() if name != "stages")
+        changed = differences(setup.run, replace(setup.run, model=engine.model))
+        rates = (f"{name} {new:g}" for name, (_, new) in changed.items())
         words += [f"{first + 1} to {last}: {', '.join(rates) or 'as the fields say'}"] if last > first else []
     return "; ".join(words)
 

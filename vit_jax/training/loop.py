@@ -138,7 +138,8 @@ def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
 
 def most_examples(s: Session) -> float:
     """Examples per second at which the run's devices would work at their peak in the next step; 0: unknown."""
-    return most_examples_of(s.engine.run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
+    run = replace(s.run, model=s.engine.model)
+    return most_examples_of(run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
 
 
 def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:

@@ -329,7 +329,7 @@ def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
     found = {}
     for first, each in runs_in_stages(run, steps).items():
         define = partial(definition, each.model, run.compute_dtype, parameter_dtype(run))
-        found[first] = engine if each.model == run.model else engine.in_stage(each, define)
+        found[first] = engine if each.model == run.model else engine.in_stage(each.model, define)
     return found
 
 

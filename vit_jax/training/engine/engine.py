@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, partition
 from ...models.lowering import options
@@ -25,9 +26,8 @@ from .step import Step, TrainState
 class Engine(Step):
     """The compiled training step of a run, and its arrays on the devices."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.seed = np.uint32(self.run.seed)  # an argument of the step, so all seeds share one compiled program
+    def __post_init__(self, run: RunConfig) -> None:
+        super().__post_init__(run)
         self.frozen_arrays = self.to_devices(dict(self.task.frozen_arrays))
         self.merged = jax.jit(self.merged_kernels)
         self.compile()
@@ -36,20 +36,20 @@ class Engine(Step):
         """Make the programs of the step, which are compiled at their first call."""
         # With fixed shardings of the outputs, the second step does not compile again.
         shardings: Any = self.devices.replicated
-        if self.run.fsdp > 1:
+        if self.devices.fsdp > 1:
             shardings = (self.devices.shardings_of(self.state_shapes()), self.devices.replicated)
-        how = {} if self.hosts.several else options(self.run.compute_dtype, self.target)  # hosts would have to agree
+        how = {} if self.hosts.several else options(self.compute_dtype, self.target)  # hosts would have to agree
         compiled = jax.jit(self.jit_step, donate_argnums=0, out_shardings=shardings, **how)
         self.compiled = self.devices.compiled(compiled, batch_at=1)
         compiled = jax.jit(self.jit_steps, donate_argnums=0, out_shardings=shardings, **how)
         self.compiled_together = self.devices.compiled(compiled, batch_at=1)
 
-    def in_stage(self, run: RunConfig, define: Callable[..., Any]) -> Engine:
+    def in_stage(self, model: NetworkConfig, define: Callable[..., Any]) -> Engine:
         """The step of a stage of the run, whose network drops at other rates; states and devices are the same."""
         stage = copy.copy(self)
         for of_network in ("attention", "compiled_histograms"):
             vars(stage).pop(of_network, None)
-        stage.run, stage.define, stage.definition = run, define, define(lowering=self.lowering)
+        stage.model, stage.define, stage.definition = model, define, define(lowering=self.lowering)
         stage.compile()
         return stage
 

@@ -7,7 +7,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from flax import nnx
 from jax import Array
 from jax.sharding import PartitionSpec
 
+from ...config.network import NetworkConfig
 from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, unflatten
 from ...files.metrics import RESERVED_METRICS
@@ -57,15 +58,17 @@ def example_keys(seed: Array | int, step: Array, indices: Array) -> Array:
 class Step:
     """A training step as a pure function of state, batch and seed; `define` gives the network for a `lowering`."""
 
-    run: RunConfig
+    run: InitVar[RunConfig]
     define: Callable[..., Any]
     task: Task
     optimizer: Optimizer
     hosts: Hosts = ALONE
     target: Target = HERE
 
-    def __post_init__(self) -> None:
-        run = self.run
+    def __post_init__(self, run: RunConfig) -> None:
+        self.model, self.compute_dtype = run.model, run.compute_dtype
+        self.seed = np.uint32(run.seed)  # an argument of the step, so all seeds share one compiled program
+        self.ema, self.ema_warmup = run.ema, run.ema_warmup
         self.lora = Lora(run) if run.lora.rank else None
         there = find_division(run, self.hosts.count, self.target)
         self.devices, self.parts = Devices(there.devices, run.fsdp, self.hosts, self.target), there.parts
@@ -81,15 +84,15 @@ class Step:
     def initial_state(self, parameters: Tree) -> TrainState:
         """The state before the first step, of the network's parameters."""
         if self.lora:
-            parameters = combine(parameters, self.lora.initial_factors(parameters, random_key(self.run.seed)))
+            parameters = combine(parameters, self.lora.initial_factors(parameters, random_key(int(self.seed))))
         trainable, _ = self.optimizer.partition(parameters)
         step, moments = self.optimizer.init(trainable)
-        return TrainState(step, parameters, moments, trainable if self.run.ema else None)
+        return TrainState(step, parameters, moments, trainable if self.ema else None)
 
     def network_shapes(self) -> Tree:
         """The shapes of the network's parameters."""
-        dtype = np.float64 if self.run.compute_dtype == "float64" else np.float32
-        names = self.run.model.shapes().items()
+        dtype = np.float64 if self.compute_dtype == "float64" else np.float32
+        names = self.model.shapes().items()
         return unflatten({name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in names})
 
     def state_shapes(self) -> TrainState:
@@ -99,7 +102,7 @@ class Step:
     def merged_kernels(self, parameters: Tree) -> Tree:
         """The kernels that LoRA adapts, with its factors merged into them, split as all kernels are."""
         kernels = self.lora.merged_kernels(parameters) if self.lora else {}
-        if self.run.fsdp > 1:
+        if self.devices.fsdp > 1:
             kernels = jax.lax.with_sharding_constraint(kernels, self.devices.shardings_of(kernels))
         return kernels
 
@@ -190,8 +193,9 @@ class Step:
     @cached_property
     def attention(self) -> tuple[bool, str]:
         """As `attention_plan` gives it."""
-        shapes = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in self.run.model.shapes().items()}
-        return attention_plan(merge(self.definition, unflatten(shapes)), self.run, self.lowering)
+        shapes = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in self.model.shapes().items()}
+        network = merge(self.definition, unflatten(shapes))
+        return attention_plan(network, self.model, self.compute_dtype, self.lowering)
 
     def network(self, parameters: Tree) -> Tree:
         """The network's parameters, of those of a state."""
@@ -199,8 +203,8 @@ class Step:
 
     def averaged(self, trainable: Tree, ema: Tree, step: Array) -> Tree:
         """The average of the parameters that train, with the newest: step int32 []."""
-        weight: Any = 1 - self.run.ema  # of the newest
-        if self.run.ema_warmup:
+        weight: Any = 1 - self.ema  # of the newest
+        if self.ema_warmup:
             weight = jnp.maximum(weight, 9 / (10 + step.astype(jax.tree.leaves(trainable)[0].dtype)))
         new, old = self.kernels.factor(weight), self.kernels.factor(1 - weight)
         return jax.tree.map(lambda x, average: new(x) * x + old(average) * average, trainable, ema)
@@ -219,8 +223,8 @@ class Step:
         def loss(trainable: Tree, batch: Batch, keys: Array) -> tuple[Array, dict[str, Array]]:
             parameters = combine(frozen, trainable)
             parameters = self.lora.merge(parameters, self.shards) if self.lora else parameters
-            if self.lowering.by_rows and self.run.compute_dtype == "bfloat16":
-                parameters = cast_together(parameters, self.run.compute_dtype)
+            if self.lowering.by_rows and self.compute_dtype == "bfloat16":
+                parameters = cast_together(parameters, self.compute_dtype)
             parameters = self.shards.gather(parameters) if self.shards else parameters
             return task.loss(merge(self.definition, parameters), batch, keys, denominator)
 
@@ -246,12 +250,12 @@ def mean_over_microbatches(function: Callable[[Batch, Array], Any], batch: Batch
     return jax.tree.map(lambda x: x / parts, jax.lax.scan(add, zero, pieces)[0])
 
 
-def attention_plan(network: Any, run: RunConfig, lowering: Lowering) -> tuple[bool, str]:
-    """How the training step of a run computes attention. Returns (whether some of it is fused, a sentence on that which
-    is not: empty if there is none, if it was not asked for, and of a CPU where nobody expects it).
+def attention_plan(network: Any, config: NetworkConfig, compute_dtype: str, lowering: Lowering) -> tuple[bool, str]:
+    """How a training step computes attention. Returns (whether some of it is fused, a sentence on that which is not:
+    empty if there is none, if it was not asked for, and of a CPU where nobody expects it).
     """
     found = [module for _, module in nnx.iter_modules(network) if isinstance(module, Attention)]
-    dtypes = ["float32" if isinstance(each, AttentionPool) else run.compute_dtype for each in found]
+    dtypes = ["float32" if isinstance(each, AttentionPool) else compute_dtype for each in found]
     reasons = [why for why in map(why_plain, found, dtypes) if why]
     fused = len(reasons) < len(found)
     if lowering.attention == "plain" or (lowering.attention == "auto" and lowering.platform == "cpu"):
@@ -259,7 +263,7 @@ def attention_plan(network: Any, run: RunConfig, lowering: Lowering) -> tuple[bo
     if reasons:
         some = f" in {len(reasons)} of {len(found)} layers" if fused else ""
         return fused, f"attention is plain{some}: {' or '.join(dict.fromkeys(reasons))}"
-    padded = fused and any(argument.padding for argument in run.model.inputs())
+    padded = fused and any(argument.padding for argument in config.inputs())
     return fused, "attention is plain where padding is masked" if padded else ""
 
 
