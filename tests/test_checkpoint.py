@@ -19,7 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.files.digests import array_digest, text_digest
 from vit_jax.runs import Run
 from vit_jax.weights import checkpoint
-from vit_jax.weights.checkpoint import Checkpoints, Saved, State
+from vit_jax.weights.checkpoint import Checkpoints, Saved, SavedState
 
 # Whatever breaks, stderr belongs to our own sentence.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -37,8 +37,8 @@ def tree(seed: int) -> dict[str, Any]:
     }
 
 
-def state(step: int, ema: bool = True) -> State:
-    return State(
+def state(step: int, ema: bool = True) -> SavedState:
+    return SavedState(
         np.asarray(step, np.int32),
         tree(step),
         {"mu": tree(step + 1000), "nu": tree(step + 2000)},
@@ -46,11 +46,11 @@ def state(step: int, ema: bool = True) -> State:
     )
 
 
-def flat(s: State) -> dict[str, np.ndarray]:
+def flat(s: SavedState) -> dict[str, np.ndarray]:
     return flatten({"step": s.step, "model": s.parameters, "moments": s.moments, "ema": s.ema or {}})
 
 
-def same(a: State, b: State) -> bool:
+def same(a: SavedState, b: SavedState) -> bool:
     """Whether two states are equal in every bit."""
     x, y = ({name: np.asarray(v) for name, v in flat(s).items()} for s in (a, b))
     return x.keys() == y.keys() and all(
@@ -109,7 +109,7 @@ def test_a_state_comes_back_bit_for_bit_with_its_notes(run):
 
 @pytest.mark.parametrize("moments", [{}, {"trace": tree(5)}], ids=["sgd", "momentum"])
 def test_other_optimizers_and_no_average(tmp_path, moments):
-    folder, given = begun(tmp_path), State(np.asarray(3, np.int32), tree(1), moments, None)
+    folder, given = begun(tmp_path), SavedState(np.asarray(3, np.int32), tree(1), moments, None)
     Checkpoints(folder).save(given, {}, None, keep=1)
     saved, _ = restored(folder)
     assert saved is not None and same(saved.state, given) and saved.state.ema is None
@@ -127,7 +127,7 @@ def test_values_that_equality_does_not_see(tmp_path):
         "e": np.float32(2),
     }
     folder = begun(tmp_path)
-    given = State(np.asarray(1, np.int32), parameters, {}, None)
+    given = SavedState(np.asarray(1, np.int32), parameters, {}, None)
     Checkpoints(folder).save(given, {}, None, keep=1)
     saved, _ = Checkpoints(folder).restore(parameters)
     assert saved is not None and same(saved.state, given)
@@ -156,7 +156,7 @@ def test_a_name_with_a_dot_is_refused_before_anything_is_written(run):
     given = state(30)
     for name in ("a.b", ""):
         with pytest.raises(ValueError, match="non-empty strings without"):
-            Checkpoints(run).save(State(given.step, {name: np.zeros(1, np.float32)}, {}, None), {}, None, keep=2)
+            Checkpoints(run).save(SavedState(given.step, {name: np.zeros(1, np.float32)}, {}, None), {}, None, keep=2)
     assert contents(run) == before
 
 

@@ -31,7 +31,7 @@ from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import task_spec, untrained_run
 from vit_jax.weights import load as trained
-from vit_jax.weights.checkpoint import Checkpoints, State
+from vit_jax.weights.checkpoint import Checkpoints, SavedState
 from vit_jax.weights.start import start
 
 VIT = ViTConfig(
@@ -58,7 +58,7 @@ def a_run(path, config=VIT, steps=(4, 9), best=None, ema=0.0):
     folder.create({"preset": "mine", "config": to_dict(run), "data": {"name": "drawn"}, **needed})
     for step in steps:
         average = unflatten(weights(config, 100 + step)) if ema else None
-        state = State(
+        state = SavedState(
             np.int32(step), unflatten(weights(config, step)), {"trace": unflatten(weights(config, 50))}, average
         )
         Checkpoints(folder).save(state, {"best": best, "environment": {"versions": {}}}, best and best["step"], 9)

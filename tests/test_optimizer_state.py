@@ -235,11 +235,11 @@ def test_25_steps_in_torch_and_25_here_are_50_in_torch_and_back(tmp_path, name):
 
 def write_ours(folder, run, weights, moments, step):
     """A run's folder as training leaves it."""
-    from vit_jax.weights.checkpoint import Checkpoints, State
+    from vit_jax.weights.checkpoint import Checkpoints, SavedState
 
     Run(folder).create({"config": dataclasses.asdict(run), **beside(run.model)})
     notes = {"best": None, "environment": {"versions": {}}, "data": {"name": "drawn"}}
-    state = State(np.int32(step), unflatten(weights), unflatten(moments), unflatten(weights) if run.ema else None)
+    state = SavedState(np.int32(step), unflatten(weights), unflatten(moments), unflatten(weights) if run.ema else None)
     Checkpoints(Run(folder)).save(state, notes, None, 1)
 
 

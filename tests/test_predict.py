@@ -43,7 +43,7 @@ from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.hooks import Hooks
-from vit_jax.weights.checkpoint import Checkpoints, State
+from vit_jax.weights.checkpoint import Checkpoints, SavedState
 from vit_jax.weights.interop import open_weights
 from vit_jax.weights.load import BareNetwork, weights
 
@@ -530,7 +530,7 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         run=run,
         best=None,
         task=task_of(run, dataset.metadata()),
-        state=State(0, tree, {}, None),
+        state=SavedState(0, tree, {}, None),
         step=3,
         epoch=1.5,
         setup=SimpleNamespace(dataset=dataset, evaluator=evaluator),
@@ -573,14 +573,14 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
     monkeypatch.setattr("vit_jax.figures.curves.draw_curves", lambda *a: shown.append(a[-1]))
     run = runs.find("digits").config()
     last, raw, ema = (start(run.model, jax.random.key(seed)) for seed in range(3))
-    saved = SimpleNamespace(state=State(0, raw, {}, ema))
+    saved = SimpleNamespace(state=SavedState(0, raw, {}, ema))
     session = SimpleNamespace(
         folder=runs.Run(tmp_path),
         run=run,
         best={"step": 40, "weights": kind} if kind else None,
         task=task,
         engine=SimpleNamespace(gather=lambda state: state),
-        state=State(0, last, {}, last),
+        state=SavedState(0, last, {}, last),
         checkpoints=SimpleNamespace(read=lambda step, _: saved if step == 40 else None),
         setup=SimpleNamespace(
             dataset=None,
@@ -661,7 +661,7 @@ def test_a_folder_of_a_run_s_name_does_not_hide_it(place):
 def test_a_run_without_averages_has_none_to_give(tmp_path, monkeypatch):
     run = dataclasses.replace(runs.find("digits").config(), ema=0.0)
     assert run.ema == 0
-    saved = SimpleNamespace(step=3, state=State(3, {"x": 1}, {}, None), notes={})
+    saved = SimpleNamespace(step=3, state=SavedState(3, {"x": 1}, {}, None), notes={})
     monkeypatch.setattr(
         "vit_jax.weights.load.Checkpoints", lambda folder, factors: SimpleNamespace(restore=lambda shapes: (saved, []))
     )

@@ -31,7 +31,7 @@ from .session import Session
 
 if TYPE_CHECKING:
     from ..tasks.base import Evaluation, Task
-    from ..weights.checkpoint import State
+    from ..weights.checkpoint import SavedState
 
 
 def finish(s: Session, status: str) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def best_weights(s: Session) -> dict[str, Any] | None:
     return s.engine.devices.broadcast(read, now) if s.hosts.several else read
 
 
-def _best_of(s: Session, state: State) -> dict[str, Any]:
+def _best_of(s: Session, state: SavedState) -> dict[str, Any]:
     """The weights of a state, or their average, whichever validation chose."""
     averaged = state.averaged
     return averaged if _best_kind(s) == "ema" and averaged is not None else state.parameters

@@ -23,7 +23,7 @@ from ..files.terminal import printable
 from ..machine.hosts import Hosts
 
 if TYPE_CHECKING:
-    from ..weights.checkpoint import Checkpoints, State
+    from ..weights.checkpoint import Checkpoints, SavedState
 
 VOTES = (*INTERRUPTED, "time", "save")  # a signal; the time of the budget is over; the last save is long ago
 
@@ -138,7 +138,7 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, "saving") if in_thread else None
         self._writing: Future[None] | None = None
 
-    def save(self, state: State, notes: dict[str, Any], *rest: Any) -> None:
+    def save(self, state: SavedState, notes: dict[str, Any], *rest: Any) -> None:
         """Do `Checkpoints.save`, once the save before has been written."""
         if self._thread is None:
             self._save(state, notes, *rest)
@@ -148,7 +148,7 @@ class Saver:
         arguments = (on_host(state), copy.deepcopy(notes), *rest)
         self._writing = self._thread.submit(self._save, *arguments)
 
-    def _save(self, state: State, notes: dict[str, Any], *rest: Any) -> None:
+    def _save(self, state: SavedState, notes: dict[str, Any], *rest: Any) -> None:
         self.checkpoints.save(state, notes, *rest)
         publish(self.checkpoints.run.path)
 
@@ -190,7 +190,7 @@ class Saver:
                 self._thread.shutdown()
 
 
-def on_host(state: State) -> State:
+def on_host(state: SavedState) -> SavedState:
     """A copy of a state as numpy arrays, which does not change when the state is donated."""
     import jax
 

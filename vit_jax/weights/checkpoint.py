@@ -36,7 +36,7 @@ ITEMS = ("model", "optimizer", "ema", "lora")
 
 @partial(jax.tree_util.register_dataclass, data_fields=["step", "parameters", "moments", "ema", "lora"], meta_fields=[])
 @dataclass
-class State:
+class SavedState:
     """The arrays of a checkpoint; trees are nested dicts. Shapes: step int32 []."""
 
     step: Array  # int32 []
@@ -56,7 +56,7 @@ class Saved:
     """A checkpoint that was read: the state as numpy arrays, and the notes saved with it."""
 
     step: int
-    state: State
+    state: SavedState
     notes: dict[str, Any]
 
 
@@ -92,7 +92,7 @@ class Checkpoints:
             stale.unlink(missing_ok=True)
 
     def save(
-        self, state: State, notes: dict[str, Any], best: int | None, keep: int, files: dict[str, Any] | None = None
+        self, state: SavedState, notes: dict[str, Any], best: int | None, keep: int, files: dict[str, Any] | None = None
     ) -> None:
         """Write the checkpoint of a state, durably, then delete all but the newest and the best."""
         step = int(state.step)
@@ -160,7 +160,7 @@ class Checkpoints:
         ema = unflatten(trees["ema"]) if "ema" in trees else None
         lora = unflatten(trees["lora"]) if "lora" in trees else None
         count: Any = optimizer["step"]
-        return Saved(step, State(count, unflatten(trees["model"]), moments, ema, lora), record["notes"])
+        return Saved(step, SavedState(count, unflatten(trees["model"]), moments, ema, lora), record["notes"])
 
     def _write_record(self, record: dict[str, Any]) -> None:
         write_json(self.run.digest_file(record["step"]), with_digest(record))
@@ -244,10 +244,10 @@ class Checkpoints:
             raise OSError(errno.ENOSPC, f"{free / 1e6:.0f} MB are free, a checkpoint takes {size / 1e6:.0f}")
 
 
-def _items(state: State) -> dict[str, dict[str, np.ndarray]]:
+def _items(state: SavedState) -> dict[str, dict[str, np.ndarray]]:
     """A state as the items of a checkpoint, {item: {dotted name: numpy array}}: model, optimizer; ema and lora if any.
 
-    optimizer has the step and the moments by role, lora what `State.lora` has.
+    optimizer has the step and the moments by role, lora what `SavedState.lora` has.
     """
     s = jax.device_get(state)
     items = {"model": flatten(s.parameters), "optimizer": {"step": np.asarray(s.step), **flatten(s.moments)}}

@@ -32,7 +32,7 @@ NETWORK = "a network in Python"
 PREFIX = 10  # more tokens than stand before the patches, of those that have positions
 
 
-State = Mapping[str, Any]  # a state dict, {name: array of numpy or jax, or tensor of PyTorch}
+StateDict = Mapping[str, Any]  # a state dict, {name: array of numpy or jax, or tensor of PyTorch}
 InMemory = tuple[NetworkConfig, Mapping[str, Any]]  # of a network: its config, {dotted parameter name: array}
 
 
@@ -90,7 +90,7 @@ class Weights:
 
 
 def read_headers(
-    given: str | State | InMemory, beside: Mapping[str, Mapping[str, Any]] | None = None, **options: Any
+    given: str | StateDict | InMemory, beside: Mapping[str, Mapping[str, Any]] | None = None, **options: Any
 ) -> Any:
     """Weights in a file, folder or run of any layout, in hf://owner/name or in memory, opened and recognised."""
     check_convert()
@@ -105,7 +105,7 @@ def read_headers(
 
 @contextlib.contextmanager
 def open_weights(
-    given: str | State | InMemory,
+    given: str | StateDict | InMemory,
     start: Start | None = None,
     stated: Mapping[str, Any] | None = None,
     **options: Any,

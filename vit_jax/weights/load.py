@@ -42,7 +42,7 @@ from ..text.record import make_tokenizers, with_spoken
 from ..text.spoken import task_settings
 from .checkpoint import Checkpoints
 from .incomplete import BareNetwork, TextEncoder, unusable
-from .interop import InMemory, State, open_weights, task_metadata
+from .interop import InMemory, StateDict, open_weights, task_metadata
 from .opening import LOADS, convert_first
 
 NO_ID = -1  # of a token that no file states
@@ -129,7 +129,7 @@ def load(
     return network
 
 
-def _in_memory(weights: State | nnx.Module, spoken: Spoken, **options: Any) -> Predictor:
+def _in_memory(weights: StateDict | nnx.Module, spoken: Spoken, **options: Any) -> Predictor:
     """The network of a state dict, or a model of this package with what is stated of it."""
     if isinstance(weights, Mapping):
         with convert_first("", LOADS):
@@ -216,7 +216,7 @@ def predictor_of(
     return task.predictor(_network(run, tree), task, Trained(run, kept, step, folder))
 
 
-def _foreign(weights: str | State | InMemory, spoken: Spoken, **options: Any) -> Predictor:
+def _foreign(weights: str | StateDict | InMemory, spoken: Spoken, **options: Any) -> Predictor:
     """The network of weights of any layout, in a file or in memory, of which texts are in these languages."""
     with open_weights(weights, **options) as given:
         arrays = given.to_use()

@@ -18,7 +18,7 @@ from ...config.run import RunConfig
 from ...config.trees import Tree, combine, flatten, partition
 from ...models.lowering import options
 from ...tasks.base import Batch
-from ...weights.checkpoint import State
+from ...weights.checkpoint import SavedState
 from .step import Step, TrainState
 
 
@@ -74,10 +74,10 @@ class Engine(Step):
         copied = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, tree)
         return jax.device_put(copied, self.devices.shardings_of(copied), may_alias=False)
 
-    def gather(self, state: TrainState) -> State:
+    def gather(self, state: TrainState) -> SavedState:
         """The state as a checkpoint holds it, on the devices: without replicas, LoRA's factors merged into kernels."""
         if not self.lora:
-            return State(state.step, state.parameters, state.moments, state.ema)
+            return SavedState(state.step, state.parameters, state.moments, state.ema)
         factors, given = partition(state.parameters, self.lora.factors)
         apart = {"kernels": partition(given, self.lora.kernels)[0], "factors": factors}
         parameters, ema = combine(given, self.merged(state.parameters)), None
@@ -85,9 +85,9 @@ class Engine(Step):
             averages, others = partition(state.ema, self.lora.factors)
             apart["averages"] = averages
             ema = combine(others, self.merged(combine(state.parameters, averages)))
-        return State(state.step, parameters, state.moments, ema, apart)
+        return SavedState(state.step, parameters, state.moments, ema, apart)
 
-    def restored(self, state: State) -> TrainState:
+    def restored(self, state: SavedState) -> TrainState:
         """The state of which `gather` made this one, as it was read from a checkpoint."""
         parameters, ema = state.parameters, state.ema
         if self.lora and state.lora:
@@ -96,7 +96,7 @@ class Engine(Step):
                 ema = combine(partition(ema, self.lora.kernels)[1], state.lora.get("averages", {}))
         return TrainState(state.step, parameters, state.moments, ema)
 
-    def to_host(self, state: TrainState) -> State:
+    def to_host(self, state: TrainState) -> SavedState:
         """`gather`; of several hosts as numpy arrays at the owner, and as None at the others."""
         gathered = self.gather(state)
         return self.devices.to_host(gathered) if self.devices.hosts.several else gathered

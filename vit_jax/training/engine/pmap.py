@@ -13,7 +13,7 @@ from jax import Array
 from ...config.run import RunConfig
 from ...config.trees import Tree
 from ...tasks.base import Batch
-from ...weights.checkpoint import State
+from ...weights.checkpoint import SavedState
 from .engine import Engine
 from .evaluator import rows_of, with_frozen_arrays
 from .step import TrainState, example_keys
@@ -64,7 +64,7 @@ class PmapEngine(Engine):
         replicas = jax.tree.map(lambda x: jax.ShapeDtypeStruct((n, *np.shape(x)), x.dtype), tree)
         return self.devices.shapes(replicas, self.devices.sharded)
 
-    def gather(self, state: TrainState) -> State:
+    def gather(self, state: TrainState) -> SavedState:
         return super().gather(first(state))
 
     def trace(self, batch: Batch) -> Any:
