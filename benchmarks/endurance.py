@@ -73,7 +73,7 @@ SAVING = (
     ("vit_jax.weights.checkpoint", "Checkpoints", "prune", "deleting old ones"),
 )
 ELSE = (
-    ("vit_jax.training.train", "", "loop", "steps"),
+    ("vit_jax.training.loop", "Loop", "until_end", "steps"),
     ("vit_jax.training.engine.engine", "Engine", "train", "steps, the first compiles"),
     ("vit_jax.training.engine.engine", "Engine", "train_together", "steps, the first compiles"),
     ("vit_jax.training.engine.evaluator", "Evaluator", "measure", "evaluation"),

@@ -123,14 +123,15 @@ def engine_of(run: RunConfig, batch: dict[str, Any]) -> Any:
         return t5_step.engine_of(run)
     import numpy as np
 
-    from vit_jax.training.setup import checked_arguments, open_data, preflight, set_up
+    from vit_jax.runs import Run
+    from vit_jax.training.job import checked_arguments, open_data, open_job, preflight
 
     n = max(len(batch["label"]), run.model.classes)
     images = np.resize(batch["image"], (n, *batch["image"].shape[1:])), np.arange(n) % run.model.classes
     run, given = checked_arguments(run, {"train": images, "validation": images, "test": images}, ())
-    checked = preflight(run)
-    backend.configure_jax(checked.division.devices)
-    return set_up(checked, open_data(run, given=given)).engine
+    division, *rest = preflight(run)
+    backend.configure_jax(division.devices)
+    return open_job(run, open_data(run, given=given), Run("nowhere"), "run", *rest).engine
 
 
 def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
@@ -141,16 +142,16 @@ def vit_jax_step(run: RunConfig, batch: dict[str, Any], count: int = 1) -> Step:
 
 def preset_step(run: RunConfig, count: int = 1) -> Step:
     """Ours on the first batch of the run's own data."""
-    from vit_jax.training.setup import preflight
+    from vit_jax.runs import Run
+    from vit_jax.training.job import open_data, open_job, preflight
 
-    checked = preflight(run)
-    backend.configure_jax(checked.division.devices)
+    division, *rest = preflight(run)
+    backend.configure_jax(division.devices)
     from vit_jax.data.batches import batches
-    from vit_jax.training.setup import open_data, set_up
 
-    setup = set_up(checked, open_data(run))
-    with contextlib.closing(batches(setup.dataset.splits["train"], setup.order, 0, 1)) as stream:
-        return engine_step(setup.engine, setup.run, next(stream), count)
+    job = open_job(run, open_data(run), Run("nowhere"), "run", *rest)
+    with contextlib.closing(batches(job.data.splits["train"], job.order, 0, 1)) as stream:
+        return engine_step(job.engine, job.run, next(stream), count)
 
 
 def engine_step(engine: Any, run: RunConfig, batch: dict[str, Any], count: int) -> Step:

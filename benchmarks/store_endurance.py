@@ -99,21 +99,22 @@ class Lives:
         """Note where the loop begins and what is reported; signs of life come and are missed quickly; no pictures."""
         from vit_jax.extras.report import hook
         from vit_jax.extras.stores import mirror
-        from vit_jax.training import finish, train
+        from vit_jax.training import finish
+        from vit_jax.training.loop import Loop
         from vit_jax.training.stopping import Saver
 
         mirror.BEAT, mirror.LEASE = 0.2, 1.0
-        loop, save = train.loop, Saver._save
+        steps, save = Loop.until_end, Saver._save
 
-        def begun(session: Any) -> Any:
-            self._cells[:8] = struct.pack("q", session.step)
-            return loop(session)
+        def begun(loop: Loop) -> Any:
+            self._cells[:8] = struct.pack("q", loop.state.step)
+            return steps(loop)
 
         def saved(saver: Saver, state: Any, *rest: Any) -> None:
             save(saver, state, *rest)
             self._cells[8:] = struct.pack("q", int(state.step))
 
-        train.loop, Saver._save = begun, saved  # type: ignore[method-assign]
+        Loop.until_end, Saver._save = begun, saved  # type: ignore[method-assign]
         finish.draw = hook.leave_report = lambda *_: ""
 
 

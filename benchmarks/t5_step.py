@@ -65,7 +65,7 @@ def engine_of(run: RunConfig) -> Any:
     from vit_jax.tasks.translate.learn import Translate
     from vit_jax.training.engine.engine import Engine
     from vit_jax.training.engine.optim import Optimizer
-    from vit_jax.training.setup import parameter_dtype
+    from vit_jax.training.job import parameter_dtype
 
     side: Any = SimpleNamespace(ids=IDS)
     define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))

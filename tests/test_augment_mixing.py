@@ -14,7 +14,7 @@ from vit_jax.errors import UserError
 from vit_jax.machine.division import check_shares
 from vit_jax.presets.table import preset
 from vit_jax.tasks.classify.learn import Classify
-from vit_jax.training.setup import plan
+from vit_jax.training.job import plan
 
 BATCH, SIZE, CLASSES = 1000, 12, 7
 

@@ -19,10 +19,11 @@ from vit_jax.models.lowering import Lowering, of_evaluation, of_training, rounde
 from vit_jax.models.stack import POLICIES
 from vit_jax.models.state import merge
 from vit_jax.presets.table import preset
+from vit_jax.runs import Run
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.announce import announce
-from vit_jax.training.resume import compare_environments
-from vit_jax.training.setup import open_data, preflight, set_up
+from vit_jax.training.job import open_data, open_job
+from vit_jax.training.state import compare_environments
 
 H100 = read_target("h100")
 VIT_TREE = unflatten({name: np.zeros(shape, np.float32) for name, shape in VIT.shapes().items()})
@@ -165,9 +166,9 @@ def test_a_run_says_what_is_rounded_and_one_that_goes_on_elsewhere_is_told(fast,
     environments = {}
     for dtype in ("float32", "bfloat16"):
         run = replace(preset("digits").run, compute_dtype=dtype)
-        setup = set_up(preflight(run), open_data(run))
-        announce(setup)
-        environments[dtype] = setup.environment
+        job = open_job(run, open_data(run), Run("nowhere"))
+        announce(job)
+        environments[dtype] = job.environment
         told = f"{dtype} in factors of linear layers" if fast and dtype == "bfloat16" else dtype
         assert re.search(rf"^device .*, {told}(; .*)?$", capsys.readouterr().out, re.MULTILINE)
     one, other = environments["float32"], environments["bfloat16"]

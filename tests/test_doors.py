@@ -33,7 +33,7 @@ from vit_jax.models.lowering import rounds_factors
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.presets.variants import PURPOSES, VARIANTS
 from vit_jax.runs.values import flat, from_dict
-from vit_jax.training import finish, setup
+from vit_jax.training import finish, job
 
 # A net that learns little but is built in a second or two. At a constant rate the compiled step is the
 # same however long a run is, so that all of these share one.
@@ -249,8 +249,8 @@ def test_a_command_line_is_parsed_once_and_its_run_checked_and_planned_once(plac
         (flags, "parse"),
         (train_command, "check_run"),
         (train_options, "check_run"),
-        (setup, "check_run"),
-        (setup, "plan_division"),
+        (job, "check_run"),
+        (job, "plan_division"),
     ):
         wrapped = getattr(module, name)
         monkeypatch.setattr(
@@ -449,10 +449,10 @@ def test_the_next_commands_run_as_pasted(place, capsys, plain, monkeypatch):
     """Those of a run that its budget ended: predict, evaluate, and resume, to the end of the run."""
     with pytest.MonkeyPatch.context() as patch:  # samples, but no plots
 
-        def draw(session, *_):
+        def draw(loop, *_):
             from vit_jax.tasks.classify.draw import save_samples
 
-            dataset, folder = session.setup.dataset, session.folder
+            dataset, folder = loop.job.data, loop.job.folder
             split = dataset.splits["test"]
             folder.samples.mkdir()
             names = [dataset.class_names[label] for label in split.labels[:4]]

@@ -16,7 +16,7 @@ from vit_jax.extras.report import contents, tables
 from vit_jax.reports import compare
 from vit_jax.runs import Run
 from vit_jax.runs.record import own_schedule
-from vit_jax.training import loop
+from vit_jax.training.loop import Loop
 from vit_jax.training.train import train
 from vit_jax.weights.checkpoint import Checkpoints
 
@@ -124,13 +124,13 @@ def test_after_early_stopping_patience_begins_anew(monkeypatch, tmp_path):
     run, stopping = replace(CONSTANT, patience=1), Run(tmp_path / "early")
     measured = []
 
-    def worse(s, name, split, *given, measure=loop.measure):
-        found = measure(s, name, split, *given)
+    def worse(loop, name, split, *given, measure=Loop.measure):
+        found = measure(loop, name, split, *given)
         measured.append(name)
-        lower = {s.task.selection_metric[0]: 0.5 - len(measured) / 100}
+        lower = {loop.job.task.selection_metric[0]: 0.5 - len(measured) / 100}
         return {kind: replace(each, metrics={**each.metrics, **lower}) for kind, each in found.items()}
 
-    monkeypatch.setattr(loop, "measure", worse)
+    monkeypatch.setattr(Loop, "measure", worse)
     assert train(run, preset="digits", folder=stopping)["step"] == 2 * EPOCH
     assert on(stopping)["step"] == 2 * EPOCH
     with monkeypatch.context() as patch, pytest.raises(Crash):
@@ -160,7 +160,7 @@ def test_more_steps_than_the_epochs_have_are_not_more_epochs_unless_it_overfits(
 )
 def test_what_a_run_cannot_go_on_with_is_told_before_anything_is_opened(folder, monkeypatch, flags, options, said):
     kept = {file: file.read_bytes() for file in folder.path.rglob("*.json*")}
-    monkeypatch.setattr(vit_jax.training.train, "set_up", lambda *_: pytest.fail("set up"))
+    monkeypatch.setattr(vit_jax.training.train, "open_job", lambda *_: pytest.fail("opened"))
     for call in (
         lambda: on(folder, **options),
         lambda: command.command(["--resume", str(folder), *flags.split()]),

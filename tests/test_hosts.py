@@ -24,7 +24,7 @@ from vit_jax.machine import watch
 from vit_jax.machine.hosts import Hosts, differing, join_hosts
 from vit_jax.machine.launchers import read_place
 from vit_jax.runs import Run
-from vit_jax.training.stopping import VOTES, Decision
+from vit_jax.training.stopping import VOTES, Agreement
 from vit_jax.weights.checkpoint import Checkpoints
 
 SMALL = ["digits", "--model.width", 16, "--model.depth", 2, "--model.heads", 2, "--model.hidden", 32, "--log-every", 1]
@@ -536,11 +536,11 @@ def test_the_host_that_has_done_least_is_named_once_when_all_stand_still(watches
 
 
 def test_a_save_that_hosts_agreed_on_is_done_once():
-    decision = Decision(SimpleNamespace(several=True), SimpleNamespace(name=""), time.monotonic() + 60, 60.0)
-    decision.read(np.array([name in ("time", "save") for name in VOTES]))  # another host's time is over
-    assert {"time", "save"} <= decision.known
-    decision.has_saved()
-    assert "time" in decision.known and "save" not in decision.known
+    agreement = Agreement(SimpleNamespace(several=True), SimpleNamespace(name=""), time.monotonic() + 60, 60.0)
+    agreement.read(np.array([name in ("time", "save") for name in VOTES]))  # another host's time is over
+    assert {"time", "save"} <= agreement.known
+    agreement.has_saved()
+    assert "time" in agreement.known and "save" not in agreement.known
 
 
 def test_what_a_run_states_is_json():

@@ -28,8 +28,9 @@ from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import flat, to_dict
-from vit_jax.training.resume import resume, starting_state
-from vit_jax.training.setup import choose_folder, open_data, preflight, set_up
+from vit_jax.training.job import choose_folder, open_data, open_job
+from vit_jax.training.loop import Loop
+from vit_jax.training.state import first_state
 from vit_jax.training.stopping import Caught
 from vit_jax.weights import load as weights
 from vit_jax.weights import start as starting
@@ -111,19 +112,19 @@ def parsed(text):
 
 
 def begun(run):
-    """(setup, {name: array} that a run begins with)."""
-    setup = set_up(preflight(run), open_data(run))
-    state, _, _ = starting_state(setup, Run("nowhere"), None)
-    assert int(state.step) == 0
-    return setup, {name: np.asarray(x) for name, x in flatten(state.parameters).items()}
+    """(job, {name: array} that a run begins with)."""
+    job = open_job(run, open_data(run), Run("nowhere"))
+    state, _, _ = first_state(job, None)
+    assert state.step == 0
+    return job, {name: np.asarray(x) for name, x in flatten(state.tree.parameters).items()}
 
 
 def first_logits(run, count=5):
     """(the first images as the run prepares them, uint8 [n, h, w, C], the logits of its network before step 1)."""
-    setup, parameters = begun(run)
-    pixels = setup.dataset.splits["train"].take(np.arange(count))
-    network = weights._network(setup.run, unflatten(parameters))
-    return pixels, np.asarray(network(setup.task.images({"image": pixels}, np.float32)))
+    job, parameters = begun(run)
+    pixels = job.data.splits["train"].take(np.arange(count))
+    network = weights._network(job.run, unflatten(parameters))
+    return pixels, np.asarray(network(job.task.images({"image": pixels}, np.float32)))
 
 
 def convert(text, monkeypatch):
@@ -379,8 +380,8 @@ def test_classes_that_the_data_determines_name_the_new_head(timm, photos, inside
     assert told.endswith(
         "init vit: its model.classes is 3, here it is 4; add `new_head True` to start with a new head\n"
     )
-    setup, found = begun(parsed(f"--init vit {SMALL} --data.test 0 --data.validation 0 --new-head"))
-    assert setup.run.model.classes == 4 and found["head.kernel"].shape == (24, 4)
+    job, found = begun(parsed(f"--init vit {SMALL} --data.test 0 --data.validation 0 --new-head"))
+    assert job.run.model.classes == 4 and found["head.kernel"].shape == (24, 4)
     assert np.array_equal(found["norm.scale"], drawn(VIT)["norm.scale"])
 
 
@@ -392,7 +393,7 @@ def begin(line):
     name, options, _ = command.parse(shlex.split(line))
     folder = Run(Path("runs") / name)
     run = options.run()
-    resume(set_up(preflight(run), open_data(run)), folder, name, Caught()).log.close()
+    Loop(open_job(run, open_data(run), folder, name), Caught()).log.close()
     return folder
 
 

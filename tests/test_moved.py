@@ -17,7 +17,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs.choice import choose
 from vit_jax.runs.values import marked_fields
-from vit_jax.training.setup import Contents, open_data, with_data
+from vit_jax.training.job import Origin, open_data, with_data
 
 
 def begin(path, run):
@@ -106,19 +106,19 @@ def test_a_run_is_found_by_what_its_data_is_and_not_by_where(tmp_path, write, ru
     for path in (path for path in (old, tmp_path / "old.npz") if path.exists()):
         shutil.move(path, new.with_suffix(path.suffix))
     moved = replace(run_of(new), dir=str(tmp_path), name="run")
-    contents = Contents()
-    assert contents.difference(folder, moved) == ""
-    assert choose(moved, "run", True, difference=contents.difference).path == folder.path
-    assert contents.open(moved, folder) is contents.open(moved, folder), "opened once"
+    origin = Origin()
+    assert origin.difference(folder, moved) == ""
+    assert choose(moved, "run", True, difference=origin.difference).path == folder.path
+    assert origin.open(moved, folder) is origin.open(moved, folder), "opened once"
     if said is None:  # its place is no identity, and nothing was opened to know that
         return
     change(new)
     said = said(new) if callable(said) else said
-    clause = Contents().difference(folder, moved)
+    clause = Origin().difference(folder, moved)
     assert clause.startswith(f"data.source is {moved.data.source}, and was {run.data.source}: {said}"), clause
     with pytest.raises(UserError, match=r"holds another run: data\.source is .*; give what it was made"):
-        choose(moved, "run", True, difference=Contents().difference)
-    assert choose(moved, "run", False, difference=Contents().difference).path.name == "run-2"
+        choose(moved, "run", True, difference=Origin().difference)
+    assert choose(moved, "run", False, difference=Origin().difference).path.name == "run-2"
 
 
 def test_the_images_of_a_moved_set_that_is_too_large_for_memory_are_not_read_again(tmp_path, monkeypatch):
@@ -131,9 +131,9 @@ def test_the_images_of_a_moved_set_that_is_too_large_for_memory_are_not_read_aga
     monkeypatch.setattr(
         pixels.Images, "_look", lambda self, seen, rows, _: (read.extend(rows), look(self, seen, rows, _))
     )
-    assert Contents().difference(folder, moved) == "" and not read
+    assert Origin().difference(folder, moved) == "" and not read
     (tmp_path / "new/dog/2.png").touch()
-    assert Contents().difference(folder, moved) == "" and len(read) == 1
+    assert Origin().difference(folder, moved) == "" and len(read) == 1
     assert np.array_equal(read, [11])
 
 

@@ -145,7 +145,7 @@ ORDERS = (  # of imports, each followed by what has to be callable
     "import vit_jax.train, vit_jax.predict, vit_jax.evaluate; vit_jax.train, vit_jax.evaluate, vit_jax.predict",
     "from vit_jax import predict, train, evaluate; train, evaluate, predict",
     "import vit_jax.train as t; import vit_jax.evaluate as e; from vit_jax import predict; t, e, predict",
-    "import vit_jax.training.session, vit_jax.commands.cli; import vit_jax.train; "
+    "import vit_jax.training.loop, vit_jax.commands.cli; import vit_jax.train; "
     "vit_jax.train, vit_jax.evaluate, vit_jax.predict",
     "from importlib import import_module; import_module('vit_jax.train'), import_module('vit_jax.evaluate'), "
     "import_module('vit_jax.predict')",

@@ -126,17 +126,17 @@ class Noting(Hook):
     def due(self, step):
         return step == 2
 
-    def before(self, session, batch):
-        self.note(f"before {session.step + 1} {batch['image'].shape}")
+    def before(self, state, batch):
+        self.note(f"before {state.step + 1} {batch['image'].shape}")
 
-    def step(self, session, step, metrics):
-        self.note(f"step {step} {'loss' in metrics}")
+    def step(self, state, metrics):
+        self.note(f"step {state.step} {'loss' in metrics}")
 
     def row(self, step, values):
         self.note(f"row {step} {next(iter(values)).partition('/')[0]}")
 
-    def saved(self, session, step):
-        self.note(f"saved {step}")
+    def saved(self, state):
+        self.note(f"saved {state.step}")
 
     def end(self, folder, again):
         self.note(f"end {again} {(folder.path / 'summary.json').exists()}")

@@ -15,9 +15,10 @@ from vit_jax.augmentation.policies import POLICIES
 from vit_jax.config.run import OptimConfig
 from vit_jax.machine.numerics import fixed_settings
 from vit_jax.presets.table import build, preset
+from vit_jax.runs import Run
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.announce import announce
-from vit_jax.training.setup import open_data, preflight, set_up
+from vit_jax.training.job import open_data, open_job
 
 # Each way of drawing that augmentation has; `test_every_field_is_tried` fails where one is missing.
 DRAWN = {
@@ -80,7 +81,7 @@ def test_what_policies_draw_does_not_depend_on_enable_x64():
 def test_parts_of_a_batch_are_announced_where_there_are_several(capsys):
     for accumulate, told in ((1, ""), (2, "; each computes its share of a batch in 2 microbatches")):
         run = dataclasses.replace(preset("digits").run, accumulate=accumulate)
-        announce(set_up(preflight(run), open_data(run)))
+        announce(open_job(run, open_data(run), Run("nowhere")))
         assert re.search(rf"float32{told}\nversions", capsys.readouterr().out)
 
 
@@ -88,7 +89,7 @@ def test_memory_is_counted_in_the_parameters_dtype(capsys):
     def memory(**fields):
         run = dataclasses.replace(preset("digits").run, **fields)
         with fixed_settings(run.compute_dtype):
-            announce(set_up(preflight(run), open_data(run)))
+            announce(open_job(run, open_data(run), Run("nowhere")))
         return float(
             next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")).split()[1]
         )

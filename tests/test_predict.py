@@ -43,6 +43,7 @@ from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.hooks import Hooks
+from vit_jax.training.state import State
 from vit_jax.weights.checkpoint import Checkpoints, SavedState
 from vit_jax.weights.interop import open_weights
 from vit_jax.weights.load import BareNetwork, weights
@@ -525,21 +526,19 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
     folder = runs.Run("many")
     folder.create(runs.record_of(run, "digits", **dataset.metadata(), data=dataset.identity))
     evaluator = SimpleNamespace(definition=definition(run.model))
-    session = SimpleNamespace(
+    job = SimpleNamespace(
         folder=folder,
         run=run,
-        best=None,
         task=task_of(run, dataset.metadata()),
-        state=SavedState(0, tree, {}, None),
-        step=3,
-        epoch=1.5,
-        setup=SimpleNamespace(dataset=dataset, evaluator=evaluator),
+        data=dataset,
+        evaluator=evaluator,
         hooks=Hooks(run),
     )
+    loop = SimpleNamespace(job=job, run=run, state=State(SavedState(0, tree, {}, None), step=3), epoch=1.5)
     result = score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(classify_pictures, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(classify_pictures, "draw_per_class", lambda *a: None)
-    finish.draw(session, session.task, result, tree, False)
+    finish.draw(loop, job.task, result, tree, False)
     assert {p.name for p in folder.plots.iterdir()} == {
         "curves.png",
         "patches.png",
@@ -574,26 +573,26 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
     run = runs.find("digits").config()
     last, raw, ema = (start(run.model, jax.random.key(seed)) for seed in range(3))
     saved = SimpleNamespace(state=SavedState(0, raw, {}, ema))
-    session = SimpleNamespace(
+    job = SimpleNamespace(
         folder=runs.Run(tmp_path),
         run=run,
-        best={"step": 40, "weights": kind} if kind else None,
         task=task,
-        engine=SimpleNamespace(gather=lambda state: state),
-        state=SavedState(0, last, {}, last),
-        checkpoints=SimpleNamespace(read=lambda step, _: saved if step == 40 else None),
-        setup=SimpleNamespace(
-            dataset=None,
-            order=SimpleNamespace(steps_per_epoch=20),
-            evaluator=SimpleNamespace(definition=definition(run.model)),
-        ),
-        step=60,
-        epoch=3.0,
+        data=None,
+        order=SimpleNamespace(steps_per_epoch=20),
+        evaluator=SimpleNamespace(definition=definition(run.model)),
         hosts=ALONE,
         hooks=Hooks(run),
     )
-    best = finish.best_weights(session)
-    finish.draw(session, session.task, None, finish.whole(session, best), best is not None)
+    loop = SimpleNamespace(
+        job=job,
+        run=run,
+        state=State(SavedState(0, last, {}, last), 60, {"step": 40, "weights": kind} if kind else None),
+        engine=SimpleNamespace(gather=lambda state: state),
+        checkpoints=SimpleNamespace(read=lambda step, _: saved if step == 40 else None),
+        epoch=3.0,
+    )
+    best = finish.best_weights(loop)
+    finish.draw(loop, task, None, finish.whole(loop, best), best is not None)
     step, (network, caption) = shown
     expected, words = {
         "raw": (raw, "best weights (raw), epoch 2, step 40"),

@@ -47,17 +47,17 @@ from vit_jax.files import places
 from vit_jax.files.digests import array_digest
 from vit_jax.files.terminal import run_command
 from vit_jax.machine import division
-from vit_jax.machine.hosts import ALONE
 from vit_jax.machine.targets import PUBLISHED, Published
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import gather
 from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
-from vit_jax.training import finish, loop, resume, session, setup, stopping
+from vit_jax.training import finish, log, loop, state, stopping
 from vit_jax.training import train as training
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
-from vit_jax.training.setup import CheckedRun, open_data, preflight
+from vit_jax.training.job import Job, open_data, open_job, plan
+from vit_jax.training.loop import Loop
 from vit_jax.training.stopping import Saver
 from vit_jax.training.train import train
 from vit_jax.weights import checkpoint
@@ -144,7 +144,7 @@ def assert_same(a: Result, b: Result) -> None:
 
 
 @pytest.fixture(scope="module")
-def engines() -> dict[str, setup.Setup]:
+def engines() -> dict[str, Job]:
     """Compiled steps by run: what is the same in all runs of this file is compiled once."""
     return {}
 
@@ -154,12 +154,11 @@ def _quick(monkeypatch, engines) -> None:
     quicken(monkeypatch, engines)
 
 
-def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) -> None:
+def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Job]) -> None:
     """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
-    set_up = training.set_up
+    open_job = training.open_job
 
-    def once(checked: CheckedRun, dataset: Data, *_: object) -> setup.Setup:
-        run = checked.run
+    def once(run: RunConfig, data: Data, folder: Run, preset: str, *rest: Any) -> Job:
         execution = {
             f.name: f.default
             for f in dataclasses.fields(RunConfig)
@@ -167,12 +166,12 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) ->
         }
         key = json.dumps(to_dict(replace(run, patience=0, **execution)))
         if key not in engines:
-            engines[key] = set_up(checked, dataset)
+            engines[key] = open_job(run, data, folder, preset, *rest)
         known = engines[key]
-        stated = replace(run, model=known.as_given.model)
-        return replace(known, as_given=stated, run=setup.plan(stated, known.dataset)[0])
+        stated = replace(run, model=known.stated.model)
+        return replace(known, stated=stated, run=plan(stated, known.data)[0], folder=folder, preset=preset)
 
-    monkeypatch.setattr(training, "set_up", once)
+    monkeypatch.setattr(training, "open_job", once)
     monkeypatch.setattr(finish, "draw", lambda *_: None)
     monkeypatch.setattr(hook, "leave_report", lambda folder: (folder.path / "report.html").touch())
 
@@ -358,10 +357,10 @@ def test_a_budget_between_evaluations_measures_for_the_summary_alone(reference, 
     assert (summary["step"], summary["epoch"]) == (7, 1.4) and summary["best"]["step"] == EPOCH
     log = [row for row in folder.metrics() if row["kind"] == "eval"]
     assert {row["step"] for row in log} == {EPOCH}, "nothing of it is in the log"
-    setup = training.set_up(preflight(TINY), open_data(TINY), ALONE)
+    job = training.open_job(TINY, open_data(TINY), folder)
     saved, _ = Checkpoints(folder).restore(folder.config().model.shapes())
     for weights, tree in (("raw", saved.state.parameters), ("ema", saved.state.ema)):
-        measured = setup.evaluator.measure(tree, setup.dataset.splits["validation"], TINY.batch).metrics
+        measured = job.evaluator.measure(tree, job.data.splits["validation"], TINY.batch).metrics
         assert summary["validation"][weights] == measured
         assert f"accuracy {measured['accuracy']:.4f}" in capsys.readouterr().out or weights == "ema"
     go(folder)
@@ -384,7 +383,7 @@ def test_a_budget_that_is_spent_does_nothing_more(folder, capsys):
 def minutes_a_step(monkeypatch) -> list[float]:
     """A clock, [its seconds], by which every step takes a minute, and nothing else takes any time."""
     clock = [0.0]
-    for module in (loop, session, resume, stopping):
+    for module in (loop, log, stopping):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], process_time=time.process_time))
     step = Engine.train
 
@@ -397,14 +396,14 @@ def minutes_a_step(monkeypatch) -> list[float]:
 
 
 def test_saves_come_by_the_minute_and_their_time_counts_in_no_speed(folder, monkeypatch):
-    clock, save, saved = minutes_a_step(monkeypatch), loop.save, []
+    clock, save, saved = minutes_a_step(monkeypatch), Loop.save, []
 
-    def slow_save(session):
-        save(session)
-        saved.append(session.step)
+    def slow_save(loop):
+        save(loop)
+        saved.append(loop.state.step)
         clock[0] += 3600
 
-    monkeypatch.setattr(loop, "save", slow_save)
+    monkeypatch.setattr(Loop, "save", slow_save)
     go(folder, save_minutes=0.99)
     assert saved == [*range(2, STEPS + 1)]  # the clock starts once the first step is compiled
     speeds = [row["images_per_second"] for row in folder.metrics() if row["kind"] == "train"]
@@ -717,9 +716,9 @@ def test_a_second_interrupt_ends_at_once(reference, folder, monkeypatch, capsys,
     cases(
         [(Run, "create", False), (Checkpoints, "restore", True)],
         [
-            (training, "set_up", False),
-            (training, "set_up", True),
-            (resume, "starting_state", False),
+            (training, "open_job", False),
+            (training, "open_job", True),
+            (loop, "first_state", False),
             (Checkpoints, "clear", True),
         ],
     ),
@@ -1032,7 +1031,7 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
     saved, _ = Checkpoints(folder).restore(folder.config().model.shapes())
     assert saved is not None
     environment = saved.notes["environment"]
-    other = setup.set_up(preflight(replace(TINY, scan=True, remat="full")), open_data(TINY), ALONE).environment
+    other = open_job(replace(TINY, scan=True, remat="full"), open_data(TINY), folder).environment
     then = {
         **environment,
         "cores": 99,
@@ -1059,7 +1058,7 @@ def test_a_change_of_what_decides_the_last_bits_is_said(folder, capsys):
         "async_save True -> False",
     ):
         assert change in note
-    resume.compare_environments(environment, {"versions": {}})  # of a converted checkpoint nothing is known
+    state.compare_environments(environment, {"versions": {}})  # of a converted checkpoint nothing is known
     assert not capsys.readouterr().out
 
 

@@ -29,7 +29,8 @@ from vit_jax.files.digests import array_digest, bytes_digest, with_digest
 from vit_jax.files.reading import show_path
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.runs import Run
-from vit_jax.training import finish, setup
+from vit_jax.training import finish
+from vit_jax.training.job import Job
 from vit_jax.training.log import Log
 from vit_jax.training.train import train
 from vit_jax.weights.checkpoint import Checkpoints
@@ -51,17 +52,17 @@ STOP = 7  # the run is stopped within its second epoch: 5 steps each
 
 
 @pytest.fixture(scope="module")
-def engines() -> dict[str, setup.Setup]:
+def engines() -> dict[str, Job]:
     return {}
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, engines: dict[str, setup.Setup]) -> None:
+def _quick(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Job]) -> None:
     quicken(monkeypatch, engines)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, engines: dict[str, setup.Setup]) -> Run:
+def whole(tmp_path_factory: pytest.TempPathFactory, engines: dict[str, Job]) -> Run:
     """A run with the checkpoints 5 (the best) and 7. Do not change it: copy it."""
     folder = Run(tmp_path_factory.mktemp("whole") / "run")
     with pytest.MonkeyPatch.context() as patch:

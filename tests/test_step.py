@@ -377,7 +377,7 @@ def network(run, dtype):
     its = task_of(run, {"preprocess": {"mean": [0.4], "std": [0.3]}})
     define = functools.partial(definition, run.model, dtype, dtype)
     engine = make_engine(run, define, its, Optimizer(run.optim, STEPS, 5, run.model.parameters()))
-    check_shares({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as training/session.py does
+    check_shares({f"batch {run.batch}": run.batch}, len(engine.devices), engine.parts)  # as training/job.py does
     return engine, unflatten({name: jnp.asarray(x) for name, x in start.items()})
 
 

@@ -30,7 +30,7 @@ from vit_jax.reports import compare
 from vit_jax.runs.several import members_of
 from vit_jax.runs.values import flat, with_fields
 from vit_jax.training.finish import sum_up
-from vit_jax.training.session import Event
+from vit_jax.training.hooks import Event
 
 optuna = pytest.importorskip("optuna")
 

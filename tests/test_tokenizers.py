@@ -26,8 +26,9 @@ from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.learn import corpus_scores
 from vit_jax.text.record import make_one, make_tokenizers, open_tokenizers, record_tokenizers
 from vit_jax.text.tokenizer import Ids
-from vit_jax.training import finish, setup
+from vit_jax.training import finish
 from vit_jax.training import train as training
+from vit_jax.training.job import plan
 from vit_jax.training.train import train
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -350,18 +351,18 @@ def run(tmp_path_factory, quick_compilation):
     (there / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
     its = replace(TINY, data=replace(TINY.data, source=f"tsv:{there / 'pairs.tsv'}"))
     whole, parts = Run(there / "whole"), Run(there / "parts")
-    setups, set_up = [], training.set_up
+    jobs, open_job = [], training.open_job
 
-    def once(checked, dataset, *_):
+    def once(run, data, folder, *rest):
         """Compiled once; the data of a run that goes on is what its own tokenizer makes of it."""
-        if not setups:
-            setups.append(set_up(checked, dataset))
-        stated = replace(checked.run, model=setups[0].as_given.model)
-        planned, order, _ = setup.plan(stated, dataset)
-        return replace(setups[0], as_given=stated, run=planned, dataset=dataset, order=order)
+        if not jobs:
+            jobs.append(open_job(run, data, folder, *rest))
+        stated = replace(run, model=jobs[0].stated.model)
+        planned, order, _ = plan(stated, data)
+        return replace(jobs[0], stated=stated, run=planned, folder=folder, data=data, order=order)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "set_up", once)
+        patch.setattr(training, "open_job", once)
         train(its, preset="numbers", folder=whole)
         patch.setattr(finish, "draw", lambda *_: None)
         assert train(replace(its, max_steps=3), preset="numbers", folder=parts)["step"] == 3

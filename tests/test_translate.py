@@ -31,9 +31,8 @@ from vit_jax.tasks.next_token import token_losses
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.tokenizer import Ids
 from vit_jax.text.vocabulary import closed_vocabulary, count_words
-from vit_jax.training import setup
 from vit_jax.training.engine.optim import learning_rate
-from vit_jax.training.setup import open_data, preflight
+from vit_jax.training.job import open_data, open_job, plan
 from vit_jax.training.train import train
 
 V = 65
@@ -585,11 +584,11 @@ def test_the_notebooks_transformer_has_its_number_of_parameters():
 def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
     with pytest.raises(UserError, match=r"data.tokens 4000 // length 16 is not divisible by 1 devices x accumulate 7"):
         run = replace(TINY, accumulate=7, batch=490)
-        setup.set_up(preflight(run), open_data(run))
+        open_job(run, open_data(run), Run("nowhere"))
 
 
 def test_overfitting_takes_the_pairs_of_a_few_batches():
-    run, order, epochs = setup.plan(replace(TINY, overfit_batches=2), Translate.open_data(TINY))
+    run, order, epochs = plan(replace(TINY, overfit_batches=2), Translate.open_data(TINY))
     assert (order.n, order.steps_per_epoch, epochs) == (500, 2, 50)
     assert (run.model.dropout, run.model.embedding_dropout, run.optim.schedule) == (0.0, 0.0, "constant")
 

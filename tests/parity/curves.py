@@ -22,9 +22,10 @@ from vit_jax.data.batches import batches
 from vit_jax.machine import backend
 from vit_jax.models.build import start
 from vit_jax.presets.table import preset
+from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import task_spec
-from vit_jax.training.setup import Setup, open_data, preflight, set_up
+from vit_jax.training.job import Job, open_data, open_job
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}
 LIMIT = 1e-9  # of a loss
@@ -35,18 +36,18 @@ def quiet(run: RunConfig) -> RunConfig:
     return replace(task_spec(run.task).without_randomness(run), compute_dtype="float64")
 
 
-def ours(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:
+def ours(job: Job, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:
     """The losses of our steps."""
-    state, losses = setup.engine.start(parameters), []
+    state, losses = job.engine.start(parameters), []
     for batch in seen:
-        state, metrics = setup.engine.train(state, batch)
+        state, metrics = job.engine.train(state, batch)
         losses.append(float(metrics["loss"]))
     return np.array(losses)
 
 
-def theirs(setup: Setup, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:
+def theirs(job: Job, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:
     """The losses of PyTorch's steps."""
-    trainer = Trainer(setup.run, setup.steps, setup.order.steps_per_epoch, setup.dataset.metadata())
+    trainer = Trainer(job.run, job.steps, job.order.steps_per_epoch, job.data.metadata())
     trainer.load({name: np.asarray(x) for name, x in flatten(parameters).items()})
     return np.array([trainer.step(batch) for batch in seen])
 
@@ -58,11 +59,11 @@ def losses(name: str, steps: int = 50, shallow: bool = False) -> tuple[np.ndarra
         if shallow:
             depths = {f: 1 for f in ("depth", "encoder_depth", "decoder_depth") if hasattr(run.model, f)}
             run = replace(run, model=replace(run.model, **depths))
-        setup = set_up(preflight(run), open_data(run))
-        parameters = start(setup.run.model, jax.random.key(0), "float64")
-        seen = list(batches(setup.dataset.splits["train"], setup.order, 0, steps))
-        assert to_dict(setup.run)["compute_dtype"] == "float64"
-        return ours(setup, parameters, seen), theirs(setup, parameters, seen)
+        job = open_job(run, open_data(run), Run("nowhere"))
+        parameters = start(job.run.model, jax.random.key(0), "float64")
+        seen = list(batches(job.data.splits["train"], job.order, 0, steps))
+        assert to_dict(job.run)["compute_dtype"] == "float64"
+        return ours(job, parameters, seen), theirs(job, parameters, seen)
 
 
 def draw(rows: dict[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:

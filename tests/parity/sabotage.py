@@ -25,7 +25,7 @@ from vit_jax.models.attention import Attention
 from vit_jax.models.layers import LayerNorm, Linear, Mlp
 from vit_jax.tasks import next_token
 from vit_jax.tasks.translate import learn as translate
-from vit_jax.training import setup
+from vit_jax.training import job
 from vit_jax.training.engine import optim
 from vit_jax.training.engine.engine import Engine
 
@@ -615,7 +615,7 @@ def faults() -> list[Fault]:
             "ten steps",
             steps(adamw),
         ),
-        Fault("a stage a step late", wrapped(setup, "runs_in_stages", stages_late), "ten steps in stages", staged),
+        Fault("a stage a step late", wrapped(job, "runs_in_stages", stages_late), "ten steps in stages", staged),
         Fault(
             "the rates of a stage left out",
             wrapped(Engine, "in_stage", lambda f, self, *others: self),

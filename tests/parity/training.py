@@ -28,7 +28,7 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.text.vocabulary import COURSE
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.setup import engine_at, engines_of
+from vit_jax.training.job import engine_at, engines_of
 
 from . import dropping
 from .cases import CAPTIONER, TRANSFORMER, VIT, Config, grid

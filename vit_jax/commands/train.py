@@ -22,9 +22,9 @@ from ..runs.several import members_of, of_folds
 from ..runs.values import from_dict, to_dict
 from ..training.announce import announce, estimate
 from ..training.finish import sum_up
-from ..training.resume import describe_rate, new_state, noted_anew, run_now
-from ..training.setup import OF_A_HOST, Contents, choose_folder, preflight, set_up
-from ..training.train import TrainRequest, train_group, train_with
+from ..training.job import OF_A_HOST, Origin, choose_folder, open_job, preflight
+from ..training.state import describe_rate, new_state, noted_anew, run_now
+from ..training.train import train_group, train_with
 from ..weights.fitting import describe_tuning
 from .train_options import Options, check_options, parse
 
@@ -65,7 +65,7 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
     own = flags.value_of(given, "data.dir")
     if own and not hosts.owner and isinstance(run.data, FittedImages):
         run = replace(run, data=replace(run.data, dir=own))
-    train_with(hosts, TrainRequest(run, told["preset"], folder, folder is not None))
+    train_with(hosts, run, told["preset"], folder, folder is not None)
     return DONE
 
 
@@ -94,11 +94,11 @@ def _command_alone(arguments: list[str]) -> int:
     if options.folds:
         run = check_run(of_folds(run, options.folds))
     if options.dry_run:
-        return dry_run(TrainRequest(run, name, folder, folder is not None), group)
+        return dry_run(run, name, folder, folder is not None, group)
     if group:
         train_group(run, group, options.seeds or options.folds, name)
     else:
-        train_with(ALONE, TrainRequest(run, name, folder, folder is not None))
+        train_with(ALONE, run, name, folder, folder is not None)
     return DONE
 
 
@@ -114,11 +114,11 @@ def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
     summaries = []
     for member in inside:
         name, options, folder = parse([*arguments, "--resume", str(member.path)])  # what is given last counts
-        asked = TrainRequest(check_options(options, folder), name, folder, True)
+        run = check_options(options, folder)
         if options.dry_run:
-            dry_run(asked)
+            dry_run(run, name, folder, True)
         else:
-            summaries.append(train_with(ALONE, asked))
+            summaries.append(train_with(ALONE, run, name, folder, True))
     if summaries:
         sum_up(inside, summaries)
     return DONE
@@ -130,25 +130,24 @@ def _show_tuning(options: Options) -> None:
         print(describe_tuning(options.run(), options.tune))
 
 
-def dry_run(asked: TrainRequest, group: str = "") -> int:
+def dry_run(run: RunConfig, preset: str, folder: runs.Run | None, resumed: bool, group: str = "") -> int:
     """Set a run up and print it, without training or writing anything."""
-    checked = preflight(asked.run)
-    contents = Contents(fetch=False)
-    folder = choose_folder(asked.run, asked.preset, asked.folder, group, difference=contents.difference)
+    division, teacher, hooks = preflight(run)
+    origin = Origin(fetch=False)
+    folder = choose_folder(run, preset, folder, group, difference=origin.difference)
     if not group:
-        checked = replace(checked, run=run_now(folder, asked.run, asked.resumed)[0])
-    run = checked.run
-    backend.configure_jax(checked.division.devices)
+        run, _ = run_now(folder, run, resumed)
+    backend.configure_jax(division.devices)
     with fixed_settings(run.compute_dtype):
-        setup = set_up(checked, contents.open(run, folder))
-        announce(setup)
+        job = open_job(run, origin.open(run, folder), folder, preset, teacher, hooks)
+        announce(job)
         if not folder.complete_steps():
-            state, _ = new_state(setup, folder)
-            if minutes := estimate(setup, setup.engine.put(state)):
+            state, _ = new_state(job)
+            if minutes := estimate(job, job.engine.put(state)):
                 print(f"time     {minutes}")
-        if folder.exists() and noted_anew(folder, setup):
-            print(f"goes on  {describe_rate(setup, folder)}")
-    print(f"dry run  {setup.epochs} epochs of {setup.order.steps_per_epoch} steps; nothing was written")
+        if folder.exists() and noted_anew(job):
+            print(f"goes on  {describe_rate(job)}")
+    print(f"dry run  {job.epochs} epochs of {job.order.steps_per_epoch} steps; nothing was written")
     return DONE
 
 

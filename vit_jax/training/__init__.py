@@ -1,6 +1,6 @@
-"""Training: a run's config to a folder with its checkpoints, figures and results.
+"""Training a run, from its folder and its last checkpoint to the figures.
 
-A run is set up (setup: what is refused at once, and what config and data determine) and resumed (resume: the state to
-go on from); `steps_with` in train.py takes one step after the other. Then read session, loop, stopping (what clocks and
-signals decide) and finish.
+A run becomes a job (job: what is refused at once, and what config and data determine) with a state (state: new, or that
+of a checkpoint); `Loop` in loop.py does one step after the other. Then read stopping (what clocks and signals decide),
+log, hooks and finish; engine/ is the compiled step.
 """

@@ -16,11 +16,11 @@ from ..machine import backend
 from ..machine.division import Division, run_bytes, step_flops
 from ..runs.values import differences
 from ..weights.opening import describe_teacher
+from .job import Job
 
 if TYPE_CHECKING:
     from .engine.engine import Engine
     from .engine.step import TrainState
-    from .setup import Setup
 
 
 STEPS = 5  # that are measured, after one that compiles
@@ -41,37 +41,37 @@ def _by_rule(run: RunConfig) -> str:
     )
 
 
-def _stages(setup: Setup) -> str:
+def _stages(job: Job) -> str:
     """The steps of each stage, counted from 1, with its dropout rates where they are not those of the run."""
     words = []
-    for (first, engine), last in zip(setup.stages.items(), [*setup.stages, setup.steps][1:], strict=True):
-        changed = differences(setup.run, replace(setup.run, model=engine.model))
+    for (first, engine), last in zip(job.stages.items(), [*job.stages, job.steps][1:], strict=True):
+        changed = differences(job.run, replace(job.run, model=engine.model))
         rates = (f"{name} {new:g}" for name, (_, new) in changed.items())
         words += [f"{first + 1} to {last}: {', '.join(rates) or 'as the fields say'}"] if last > first else []
     return "; ".join(words)
 
 
-def announce(setup: Setup) -> None:
+def announce(job: Job) -> None:
     """Print the network, data, memory, device and versions of a run."""
-    run, environment = setup.run, setup.environment
+    run, environment = job.run, job.environment
     what, cost = run.model.describe()
-    copies = len(setup.engine.devices) if setup.engine.devices.share_a_cpu else 1
-    weights, _ = run_bytes(run, setup.teacher, Division(copies, setup.engine.parts))
-    sizes = ", ".join(f"{name} {len(split):,}" for name, split in setup.dataset.splits.items())
+    copies = len(job.engine.devices) if job.engine.devices.share_a_cpu else 1
+    weights, _ = run_bytes(run, job.teacher, Division(copies, job.engine.parts))
+    sizes = ", ".join(f"{name} {len(split):,}" for name, split in job.data.splits.items())
     versions = environment["versions"]
     print(f"model    {what}")
     print(f"         {run.model.parameter_count():,} parameters, {cost}")
-    _announce_training(setup)
+    _announce_training(job)
     if run.optim.name == "muon":
         print(f"         {_by_rule(run)}")
     if run.stages:
-        print_wrapped(f"stages   {_stages(setup)}")
-    if setup.teacher:
-        print(printable(f"teacher  {describe_teacher(setup.teacher)}"))
-    print_wrapped(printable(f"data     {setup.dataset.name}: {setup.dataset.contents}; {sizes}"))
-    for remark in setup.dataset.remarks:
+        print_wrapped(f"stages   {_stages(job)}")
+    if job.teacher:
+        print(printable(f"teacher  {describe_teacher(job.teacher)}"))
+    print_wrapped(printable(f"data     {job.data.name}: {job.data.contents}; {sizes}"))
+    for remark in job.data.remarks:
         print_wrapped(printable(f"         {remark}"))
-    of = "weights, gradients, optimizer and teacher" if setup.teacher else "weights, gradients and optimizer"
+    of = "weights, gradients, optimizer and teacher" if job.teacher else "weights, gradients and optimizer"
     of += " on each device" if run.fsdp > 1 and copies == 1 else ""
     print(f"memory   {weights / 1e6:,.1f} MB for {of}, before activations")
     devices = f"{environment['devices']} x {environment['device']}, {environment['cores']} cores"
@@ -79,7 +79,7 @@ def announce(setup: Setup) -> None:
     parts = f"; each computes its share of a batch in {cut} microbatches" if cut > 1 else ""
     rounded = f" in {environment['bfloat16']}" if "bfloat16" in environment else ""
     print(f"device   {devices}; {environment['parallel']}, {run.compute_dtype}{rounded}{parts}")
-    if remark := setup.engine.attention[1]:
+    if remark := job.engine.attention[1]:
         print_wrapped(f"         {remark}")
     print("versions " + ", ".join(f"{name} {versions[name]}" for name in ("python", "jax", "flax", "optax")))
     if backend.unused_gpu():
@@ -89,12 +89,12 @@ def announce(setup: Setup) -> None:
         )
 
 
-def _announce_training(setup: Setup) -> None:
+def _announce_training(job: Job) -> None:
     """Print which parameters train, where not all do from the first step on."""
-    run, table = setup.run, trainable_table(setup.run)
+    run, table = job.run, trainable_table(job.run)
     training = sum(math.prod(table[name].shape) for name in trainable(run.optim, table))
     if late := frozen_at_first(run.optim, table):
-        first = setup.engine.optimizer.release + 1
+        first = job.engine.optimizer.release + 1
         size = sum(math.prod(table[name].shape) for name in late)
         print(f"         {size:,} of them train from step {first} on, in {len(late)} of {len(table)} tensors")
     elif run.lora.rank:
@@ -104,15 +104,15 @@ def _announce_training(setup: Setup) -> None:
         print(f"         {training:,} of them train, in {len(trainable(run.optim, table))} of {len(table)} tensors")
 
 
-def _times(setup: Setup, engine: Engine, state: TrainState, begin: int) -> tuple[TrainState, list[float]]:
+def _times(job: Job, engine: Engine, state: TrainState, begin: int) -> tuple[TrainState, list[float]]:
     """The state after some steps, and the seconds of each, of which the first compiles."""
     import jax
 
     from ..data.batches import batches
 
     began, times = time.monotonic(), list[float]()
-    split, stop = setup.dataset.splits["train"], begin + STEPS + 1
-    with contextlib.closing(batches(split, setup.order, begin, stop, engine.devices.rows)) as stream:
+    split, stop = job.data.splits["train"], begin + STEPS + 1
+    with contextlib.closing(batches(split, job.order, begin, stop, engine.devices.rows)) as stream:
         for batch in stream:
             state, metrics = engine.train(state, batch)
             jax.block_until_ready(metrics)
@@ -122,15 +122,15 @@ def _times(setup: Setup, engine: Engine, state: TrainState, begin: int) -> tuple
     return state, times
 
 
-def estimate(setup: Setup, state: TrainState) -> str:
+def estimate(job: Job, state: TrainState) -> str:
     """A sentence on the minutes of the steps of a run; empty where a step is too long to be tried."""
-    work = step_flops(setup.run.model, setup.run.batch)
+    work = step_flops(job.run.model, job.run.batch)
     if work > SECONDS * SLOW:
         return f"not measured: a step takes {work / 1e12:,.1f} TFLOP"
-    first, spent, left = 0.0, 0.0, setup.stop
-    for (begin, engine), end in zip(setup.stages.items(), [*setup.stages, setup.stop][1:], strict=True):
-        if (count := min(end, setup.stop) - begin) > 0:
-            state, times = _times(setup, engine, state, begin)
+    first, spent, left = 0.0, 0.0, job.stop
+    for (begin, engine), end in zip(job.stages.items(), [*job.stages, job.stop][1:], strict=True):
+        if (count := min(end, job.stop) - begin) > 0:
+            state, times = _times(job, engine, state, begin)
             if len(times) < 2:
                 return ""
             first, spent = first + times[0], spent + count * min(times[1:])

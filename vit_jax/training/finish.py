@@ -25,94 +25,99 @@ from ..runs.several import VARIED, kind_of
 from ..tasks.capability import blaming
 from ..tasks.table import task_spec
 from .hooks import Hooks
-from .loop import TOKENS, measure, measure_and_log, watched_split
+from .log import TOKENS
+from .loop import Loop
 from .progress import show_figures
-from .session import Session
 
 if TYPE_CHECKING:
     from ..tasks.base import Evaluation, Task
     from ..weights.checkpoint import SavedState
 
 
-def finish(s: Session, status: str) -> dict[str, Any]:
+def finish(loop: Loop, status: str) -> dict[str, Any]:
     """Evaluate the test split, draw figures, write summary.json and print the results."""
-    if s.decision.signal:
-        s.hosts.barrier()
-        raise _interruption(s)
-    summary: dict[str, Any] = {"status": status, "step": s.step, "epoch": s.epoch, "seconds": s.seconds, "best": s.best}
-    watched, split = watched_split(s)
+    job, state = loop.job, loop.state
+    if loop.agreement.signal:
+        job.hosts.barrier()
+        raise _interruption(loop)
+    summary: dict[str, Any] = {"status": status, "step": state.step, "epoch": loop.epoch}
+    summary |= {"seconds": state.seconds, "best": state.best}
+    watched, split = loop.watched_split()
     if split is not None:
-        summary[watched] = _last_evaluation(s, watched, split)
-    summary |= _speeds(s.folder.metrics())
-    best, calibration, task, result = None, None, s.task, None
-    if status == "finished" and not s.run.overfit_batches:
-        best = best_weights(s)
-        calibration, task = _calibrate(s, best)
+        summary[watched] = _last_evaluation(loop, watched, split)
+    summary |= _speeds(job.folder.metrics())
+    best, calibration, task, result = None, None, job.task, None
+    if status == "finished" and not job.run.overfit_batches:
+        best = best_weights(loop)
+        calibration, task = _calibrate(loop, best)
         summary |= {"calibration": calibration} if calibration else {}
-        tested, result, notes = _test(s, task, best)
+        tested, result, notes = _test(loop, task, best)
         summary |= tested | ({"notes": notes} if notes else {})
-    network = whole(s, best)
-    if not s.hosts.owner:
-        s.hosts.barrier()
+    network = whole(loop, best)
+    if not job.hosts.owner:
+        job.hosts.barrier()
         return summary
-    summary["sample"] = draw(s, task, result, network, best is not None)
+    summary["sample"] = draw(loop, task, result, network, best is not None)
     # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
-    s.log.sync()
-    for folder in (s.folder.plots, s.folder.samples):
+    loop.log.sync()
+    for folder in (job.folder.plots, job.folder.samples):
         sync_tree(folder)
-    s.folder.write_summary(summary, s.log.written())
-    s.hooks.each("end", s.folder, False)
-    publish(s.folder.path)
-    show(s.folder, summary)
-    s.hosts.barrier()
+    job.folder.write_summary(summary, loop.log.written())
+    job.hooks.each("end", job.folder, False)
+    publish(job.folder.path)
+    show(job.folder, summary)
+    job.hosts.barrier()
     return summary
 
 
-def _interruption(s: Session) -> Interrupted:
+def _interruption(loop: Loop) -> Interrupted:
     """The error of a run that a signal has ended: what is saved, and how to go on."""
-    done = f"saved at step {s.step}" if s.saved == s.step else "nothing was to be saved yet"
-    again = _going_on(s.folder, s.run)
-    if (kind := kind_of(s.folder.path)) and not _given_in_python(s.run):  # one of the runs of --seeds or --folds
+    job, state = loop.job, loop.state
+    done = f"saved at step {state.step}" if loop.saved == state.step else "nothing was to be saved yet"
+    again = _going_on(job.folder, job.run)
+    if (kind := kind_of(job.folder.path)) and not _given_in_python(job.run):  # one of the runs of --seeds or --folds
         again = f"the same command, which goes on with this {kind} and then trains the others"
-    return Interrupted(f"{s.decision.signal}: {done}; go on with: {again}", s.decision.signal)
+    return Interrupted(f"{loop.agreement.signal}: {done}; go on with: {again}", loop.agreement.signal)
 
 
-def _last_evaluation(s: Session, name: str, split: Any) -> dict[str, dict[str, Any]]:
+def _last_evaluation(loop: Loop, name: str, split: Any) -> dict[str, dict[str, Any]]:
     """{weights: metrics} of the last weights on a split, from the log, or measured where it lacks them."""
-    rows = [r for r in s.folder.metrics() if r["kind"] == "eval" and r.get("split") == name and r["step"] == s.step]
+    job, at = loop.job, {"kind": "eval", "split": name, "step": loop.state.step}
+    rows = [row for row in job.folder.metrics() if all(row.get(key) == value for key, value in at.items())]
     values = {r["weights"]: {k: v for k, v in r.items() if isinstance(v, float) and k != "epoch"} for r in rows}
-    if found := s.hosts.share(values):  # of the owner's log
+    if found := job.hosts.share(values):  # of the owner's log
         return found
     # A budget ended between evaluations: a run that goes on must not find this one in its log.
-    return {weights: as_json(result.metrics) for weights, result in measure(s, name, split).items()}
+    return {weights: as_json(result.metrics) for weights, result in loop.measure(name, split).items()}
 
 
-def _test(s: Session, task: Task, best: dict[str, Any] | None) -> tuple[dict[str, Any], Evaluation | None, list[str]]:
+def _test(loop: Loop, task: Task, best: dict[str, Any] | None) -> tuple[dict[str, Any], Evaluation | None, list[str]]:
     """The test of a finished run on all splits that it neither trained on nor chose by.
 
     Returns ({split: {weights: metrics}}, the result on "test" of the best weights, else of the last, notes).
     """
+    job, state = loop.job, loop.state
     entries, notes = dict[str, Any](), list[str]()
     shown: dict[str, Evaluation] = {}
-    last = s.best is not None and s.best["step"] == s.step
-    for name, split in s.setup.dataset.splits.items():
+    last = state.best is not None and state.best["step"] == state.step
+    for name, split in job.data.splits.items():
         if name in ("train", "validation"):
             continue
-        results = measure_and_log(s, name, split, {_best_kind(s): task} if last else {})
+        results = loop.measure_and_log(name, split, {_best_kind(loop): task} if last else {})
         entries[name] = {"last" if w == "raw" else "last_ema": as_json(r.metrics) for w, r in results.items()}
         shown[name] = results["raw"]
-        if s.best is not None and best is not None:
+        if state.best is not None and best is not None:
             if last:
-                shown[name] = results[_best_kind(s)]
+                shown[name] = results[_best_kind(loop)]
             else:
-                shown[name] = s.setup.evaluator.measure(_on_devices(s, best), split, s.run.batch, task.examine)
+                shown[name] = job.evaluator.measure(_on_devices(loop, best), split, job.run.batch, task.examine)
             entries[name]["best"] = as_json(shown[name].metrics)
         notes += shown[name].notes
-        if chance := s.task.at_chance(split, shown[name]):
+        if chance := job.task.at_chance(split, shown[name]):
             remedy = "nothing was learned: try another `optim.lr`, more `epochs`, and look at the labels"
             notes.append(f"on {name} {chance}: {remedy}")
-    if s.task.calibrated and "validation" not in s.setup.dataset.splits:
-        what = " and ".join(f"no {each}" for each in s.task.calibrated)
+    if job.task.calibrated and "validation" not in job.data.splits:
+        what = " and ".join(f"no {each}" for each in job.task.calibrated)
         notes.append(f"{what}: there is no validation split to choose them on")
     return entries, shown.get("test"), [*dict.fromkeys(notes)]
 
@@ -135,84 +140,88 @@ def _speeds(rows: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def draw(s: Session, task: Task, result: Evaluation | None, parameters: dict[str, Any], best: bool) -> str:
+def draw(loop: Loop, task: Task, result: Evaluation | None, parameters: dict[str, Any], best: bool) -> str:
     """Draw the training curves and the task's figures."""
     from ..figures.figure import weights_caption
     from ..models.state import merge
 
-    for folder in (s.folder.plots, s.folder.samples):
+    job, state = loop.job, loop.state
+    for folder in (job.folder.plots, job.folder.samples):
         folder.mkdir(exist_ok=True)
-    step = s.best["step"] if s.best else None
-    draw_curves_of(s.run, s.folder.metrics(), s.folder.plots / "curves.png", s.task.selection_metric[0], step)
-    caption = weights_caption("last", "raw", s.step, s.epoch)
+    step = state.best["step"] if state.best else None
+    draw_curves_of(job.run, job.folder.metrics(), job.folder.plots / "curves.png", job.task.selection_metric[0], step)
+    caption = weights_caption("last", "raw", state.step, loop.epoch)
     if best and step is not None:
-        caption = weights_caption("best", _best_kind(s), step, step / s.setup.order.steps_per_epoch)
-    data = s.setup.dataset
-    network = merge(s.setup.evaluator.definition, parameters)
-    sample, parts = task.pictures(network, data, s.folder.plots, s.folder.samples, caption)
-    s.hooks.each("drawn", s.folder.plots, parts)
+        caption = weights_caption("best", _best_kind(loop), step, step / job.order.steps_per_epoch)
+    data = job.data
+    network = merge(job.evaluator.definition, parameters)
+    sample, parts = task.pictures(network, data, job.folder.plots, job.folder.samples, caption)
+    job.hooks.each("drawn", job.folder.plots, parts)
     if result is not None:
         measured = f"test split, {caption}"
-        _, parts = task.draw_result(data.splits["test"], result, data.metadata(), s.folder.plots, measured)
-        s.hooks.each("drawn", s.folder.plots, parts)
+        _, parts = task.draw_result(data.splits["test"], result, data.metadata(), job.folder.plots, measured)
+        job.hooks.each("drawn", job.folder.plots, parts)
     for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
-            s.hooks.each("drawn", s.folder.plots, each.draw(task, network, data, result, s.folder.plots, caption))
+            job.hooks.each("drawn", job.folder.plots, each.draw(task, network, data, result, job.folder.plots, caption))
     return sample
 
 
-def _calibrate(s: Session, best: dict[str, Any] | None) -> tuple[dict[str, Any] | None, Task]:
+def _calibrate(loop: Loop, best: dict[str, Any] | None) -> tuple[dict[str, Any] | None, Task]:
     """(what summary.json keeps of what validation decides for the best weights, the task that reads outputs so)."""
-    validation = s.setup.dataset.splits.get("validation")
-    if best is None or s.best is None or validation is None or not s.task.calibrated:
-        return None, s.task
-    out = s.setup.evaluator.outputs_of(_on_devices(s, best), validation, s.run.batch)
-    entries, task = s.task.calibrate(validation, out)
-    return {"step": s.best["step"], "weights": _best_kind(s), **entries}, task
+    job, state = loop.job, loop.state
+    validation = job.data.splits.get("validation")
+    if best is None or state.best is None or validation is None or not job.task.calibrated:
+        return None, job.task
+    out = job.evaluator.outputs_of(_on_devices(loop, best), validation, job.run.batch)
+    entries, task = job.task.calibrate(validation, out)
+    return {"step": state.best["step"], "weights": _best_kind(loop), **entries}, task
 
 
-def _on_devices(s: Session, parameters: dict[str, Any]) -> dict[str, Any]:
+def _on_devices(loop: Loop, parameters: dict[str, Any]) -> dict[str, Any]:
     """What `best_weights` returned, as an evaluation takes it."""
-    return parameters if s.hosts.several else s.setup.evaluator.to_devices(parameters)
+    return parameters if loop.job.hosts.several else loop.job.evaluator.to_devices(parameters)
 
 
-def _best_kind(s: Session) -> str:
+def _best_kind(loop: Loop) -> str:
     """Which weights validation chose, "raw" or "ema"."""
-    return (s.best or {}).get("weights", "ema" if s.run.ema else "raw")
+    return (loop.state.best or {}).get("weights", "ema" if loop.run.ema else "raw")
 
 
-def best_weights(s: Session) -> dict[str, Any] | None:
+def best_weights(loop: Loop) -> dict[str, Any] | None:
     """The weights with the best validation; None without validation, or, with a printed reason, if they are lost."""
-    if s.best is None:
+    job, state = loop.job, loop.state
+    if state.best is None:
         return None
-    now = _best_of(s, s.engine.gather(s.state))
-    if s.best["step"] == s.step:
+    now = _best_of(loop, loop.engine.gather(state.tree))
+    if state.best["step"] == state.step:
         return now
     read, reason = None, ""
     try:
-        if s.hosts.owner:
-            read = _best_of(s, s.checkpoints.read(s.best["step"], s.run.model.shapes()).state)
+        if job.hosts.owner:
+            read = _best_of(loop, loop.checkpoints.read(state.best["step"], job.run.model.shapes()).state)
     except UserError as error:
         reason = str(error)
-    if reason := s.hosts.share(reason):
+    if reason := job.hosts.share(reason):
         print(f"skipped  the test of the best weights: {printable(reason)}")
         return None
-    return s.engine.devices.broadcast(read, now) if s.hosts.several else read
+    return loop.engine.devices.broadcast(read, now) if job.hosts.several else read
 
 
-def _best_of(s: Session, state: SavedState) -> dict[str, Any]:
+def _best_of(loop: Loop, state: SavedState) -> dict[str, Any]:
     """The weights of a state, or their average, whichever validation chose."""
     averaged = state.averaged
-    return averaged if _best_kind(s) == "ema" and averaged is not None else state.parameters
+    return averaged if _best_kind(loop) == "ema" and averaged is not None else state.parameters
 
 
-def whole(s: Session, weights: dict[str, Any] | None) -> dict[str, Any]:
+def whole(loop: Loop, weights: dict[str, Any] | None) -> dict[str, Any]:
     """These weights as a network on this host takes them, or the last if there are none; of use at the owner only."""
     import jax
 
-    tree = s.engine.gather(s.state).parameters if weights is None else weights
-    tree = s.engine.devices.to_host(tree) if s.hosts.several else tree
-    return jax.tree.map(jax.numpy.asarray, tree) if s.hosts.owner else {}
+    job, state = loop.job, loop.state
+    tree = loop.engine.gather(state.tree).parameters if weights is None else weights
+    tree = loop.engine.devices.to_host(tree) if job.hosts.several else tree
+    return jax.tree.map(jax.numpy.asarray, tree) if job.hosts.owner else {}
 
 
 def _shown(value: float | None) -> str:

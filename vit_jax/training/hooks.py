@@ -1,15 +1,16 @@
-"""Hooks: what features do around a run, ours and those of other packages (HOOKS in vit_jax/plugins.py).
+"""What is told of a run: to a loop over its steps as events, and to hooks, ours and those of other packages.
 
-A hook of another package is named in the field `hooks`. One that fails is left out from then on, in a sentence: the run
-goes on, and loses nothing.
+Hooks are in HOOKS of vit_jax/plugins.py; one of another package is named in the field `hooks`. One that fails is left
+out from then on, in a sentence: the run goes on, and loses nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from .. import runs
 from ..config.run import RunConfig
@@ -18,13 +19,64 @@ from ..figures.parts import Part
 from ..files.terminal import print_note
 from ..plugins import HOOKS, raised_in
 
+if TYPE_CHECKING:
+    from ..tasks.predictor import Predictor
+    from .state import State
+
+
+class Summary(TypedDict, total=False):
+    """The content of summary.json, and the run's folder.
+
+    It also has an entry for each other split that was measured at the end. Where a run has a budget, `status` is
+    "stopped: max_steps" or the like, else "finished".
+    """
+
+    status: str
+    step: int
+    epoch: float
+    seconds: float
+    best: dict[str, Any] | None  # of validation: step, the metric that chose it, loss and which weights
+    train: dict[str, dict[str, float]]  # {which weights: metrics}
+    validation: dict[str, dict[str, float]]
+    test: dict[str, dict[str, float]]
+    notes: list[str]
+    sample: str
+    tokens_per_second: float
+    padding: float
+    mfu: float
+    folder: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that has happened in a run.
+
+    A step is told once its metrics are read, while the devices may do the next one; an evaluation after the step that
+    it follows; the end last, with the summary of the run.
+    """
+
+    kind: Literal["step", "evaluation", "end"]
+    step: int
+    epoch: float  # with fractions
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of this step's batch, or of the split
+    split: str = ""  # of an evaluation
+    weights: str = ""  # of an evaluation: raw, or ema, their average
+    summary: Summary | None = None
+    _now: Callable[[], Predictor] | None = field(default=None, repr=False, compare=False)
+
+    def network(self) -> Predictor:
+        """A copy of the network with its newest weights, as `vit_jax.load` returns one."""
+        if self._now is None:
+            raise UserError("the run has ended", remedy="open it with vit_jax.load(event.summary['folder'])")
+        return self._now()
+
 
 class Hook:
     """What a feature does around a run; each method that it does not define does nothing.
 
     The order is `check`, `begin`, then `before` and `step` for steps that are due, `row` and `saved` where they fall,
     `drawn`, `end` and `close`. Of several hosts the owner of the run's folder alone has hooks, so none may be due
-    there, or compute with the state. A session is that of training/session.py.
+    there, or compute with the arrays of a state, which is that of training/state.py.
 
     Args:
         argument: what stands after the name in the field `hooks`, as NAME:ARGUMENT.
@@ -48,10 +100,10 @@ class Hook:
         """Whether this step, counted from 1, is to be done alone, between `before` and `step`."""
         return False
 
-    def before(self, session: Any, batch: Mapping[str, Any]) -> None:
+    def before(self, state: State, batch: Mapping[str, Any]) -> None:
         """Before a step that is due, with its batch on the host."""
 
-    def step(self, session: Any, step: int, metrics: Mapping[str, Any]) -> None:
+    def step(self, state: State, metrics: Mapping[str, Any]) -> None:
         """After a step that is due; its metrics, on the device, may not be there yet."""
 
     def row(self, step: int, values: Mapping[str, float]) -> None:
@@ -62,8 +114,8 @@ class Hook:
     def histograms(self, step: int, groups: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
         """When histograms.jsonl gets a row: {`parameters` | `gradients`: {name: histogram}}."""
 
-    def saved(self, session: Any, step: int) -> None:
-        """When a checkpoint of a step is being written."""
+    def saved(self, state: State) -> None:
+        """When a checkpoint of a state is being written."""
 
     def drawn(self, plots: Path, parts: Sequence[Part]) -> None:
         """When figures of a network are in a folder, at the end of a run or after an evaluation: what they show."""

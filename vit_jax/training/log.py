@@ -1,4 +1,4 @@
-"""What is recorded of steps: metrics.jsonl always, histograms and a trace by jax's profiler on request."""
+"""What is recorded of steps: their metrics, in metrics.jsonl; histograms and a trace by jax's profiler on request."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import itertools
 import json
 import math
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..config.run import profiled_steps
 from ..files.atomic import replacing, sync_folder
 from ..files.digests import bytes_digest
-from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS
+from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS, STEP_METRICS
 from ..files.reading import bounded_lines, check_regular, open_regular
 from .hooks import Hooks
+from .stopping import Agreement
 
 
 class Log:
@@ -139,6 +143,87 @@ def _scalars(row: dict[str, Any]) -> dict[str, float]:
     return {
         f"{series}/{name}": value for name, value in row.items() if name != "step" and isinstance(value, int | float)
     }
+
+
+Measured = tuple[int, dict[str, float]]
+TOKENS = "tokens_per_second"  # of targets, ends included, padding not
+
+
+class Meter:
+    """Reads each step's metrics once the next has been sent, so that the host never waits for the newest.
+
+    `totals` counts the steps, and the places for ids and the padding in their batches, and sums the loss and the task's
+    metrics, since the last row of metrics.jsonl. Checkpoints contain it, so that a resumed run writes the same rows as
+    an uninterrupted one. `most` are the examples per second of an MFU of 1, or 0.
+    """
+
+    def __init__(self, batch: float, unit: str, totals: dict[str, float], agreement: Agreement, most: float = 0.0):
+        self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
+        self.agreement, self.most = agreement, most
+        self.pending: tuple[int, dict[str, Any], list[tuple[int, int, int]]] | None = None
+        self.last: dict[str, float] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Start to measure speed and CPU time anew, without the time since the last step."""
+        self.clock, self.counted, self.tokens, self.cpu_clock = time.monotonic(), 0, 0, time.process_time()
+
+    def cpu(self) -> float:
+        """Seconds of CPU time of this process, all its threads, since this was last asked or `restart` called."""
+        before, self.cpu_clock = self.cpu_clock, time.process_time()
+        return self.cpu_clock - before
+
+    def add(self, step: int, metrics: dict[str, Any], tokens: list[tuple[int, int, int]]) -> list[Measured]:
+        """Store the metrics of some steps, and return those of the steps before."""
+        previous = self.settle()
+        self.pending = (step, metrics, tokens)
+        self.counted += len(tokens)
+        self.tokens += sum(each[0] for each in tokens)
+        return previous
+
+    def settle(self) -> list[Measured]:
+        """Wait for the stored metrics and return (step, metrics) of each step; none if they were read already."""
+        import jax
+
+        if self.pending is None:
+            return []
+        step, metrics, tokens = self.pending
+        self.pending, found = None, []
+        values = {name: np.atleast_1d(x) for name, x in jax.device_get(metrics).items()}
+        self.agreement.read(values.pop("votes", None))
+        for i, (_, places, padding) in enumerate(tokens):
+            self.last = {name: float(x[i]) for name, x in values.items()}
+            counts = {"steps": 1, **({"places": places, "padding": padding} if places else {})}
+            for name, count in counts.items():
+                self.totals[name] = self.totals.get(name, 0) + count
+            for name in self.means:
+                self.totals[name] = self.totals.get(name, 0.0) + self.last[name]
+            found.append((step - len(tokens) + 1 + i, self.last))
+        return found
+
+    @property
+    def means(self) -> list[str]:
+        """The names of the metrics that are means over a batch: the loss, then the task's own."""
+        return ["loss", *(name for name in self.last if name not in ("loss", *STEP_METRICS))]
+
+    def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
+        """A row of metrics.jsonl, with the loss and the task's metrics as means over the steps since the last row.
+
+        Where the peak of the devices is known also the MFU. Of batches of ids also the target tokens per second and the
+        padding, a share of all places in these batches.
+        """
+        means = {name: self.totals[name] / self.totals["steps"] for name in self.means}
+        seconds = max(time.monotonic() - self.clock, 1e-9)
+        speeds = {self.speed: self.counted * self.batch / seconds if self.counted else None}
+        if self.most and self.counted:
+            speeds["mfu"] = self.counted * self.batch / seconds / self.most
+        if places := self.totals.get("places"):
+            means["padding"] = self.totals["padding"] / places
+            speeds[TOKENS] = self.tokens / seconds if self.counted else None
+        if in_turn:
+            self.totals.update(dict.fromkeys(self.totals, 0))
+        self.restart()
+        return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, **speeds}
 
 
 Batch = dict[str, Any]

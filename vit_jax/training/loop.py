@@ -3,385 +3,349 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ..config.groups import factor_shapes
+from ..config.run import RunConfig
 from ..errors import CheckFailed
-from ..files.metrics import STEP_METRICS
 from ..machine import backend
-from ..machine.division import most_examples as most_examples_of
-from .log import Batches, Profile, steps_together
-from .session import NOTED, Event, Session
-from .stopping import Decision
+from ..machine.division import most_examples
+from ..machine.numerics import fixed_settings
+from .hooks import Event
+from .job import Job
+from .log import TOKENS, Batches, Measured, Meter, Profile, steps_together
+from .progress import Progress
+from .state import first_state, open_log, write_folder
+from .stopping import Agreement, Caught, Saver
 
 if TYPE_CHECKING:
     from ..tasks.base import Evaluation, Task
+    from ..tasks.predictor import Predictor
     from .engine.engine import Engine
     from .log import Batch
 
-Measured = tuple[int, dict[str, float]]
-TOKENS = "tokens_per_second"  # of targets, ends included, padding not
 
+class Loop:
+    """A job in training: its state, which it restores or begins with, and what is open around its steps."""
 
-def loop(s: Session) -> Generator[Event, None, str]:
-    """Do steps until the run ends."""
-    from ..data.batches import batches
+    def __init__(self, job: Job, caught: Caught):
+        from ..weights.checkpoint import Checkpoints
 
-    if s.due:
-        _measure_epoch(s)
-        if s.hosts.owner:
-            s.checkpoints.note(s.step, _checkpoint_notes(s), _state_of_files(s))
-        yield from s.new_events()
-    if ending := _why_end(s):
-        return ending
-    with (
-        contextlib.closing(
-            batches(s.setup.dataset.splits["train"], s.setup.order, s.step, s.setup.stop, s.engine.devices.rows)
-        ) as stream,
-        s.progress,
-        s.caught.waiting(),
-        s.saver,
-        Profile(s.run.profile_steps, s.folder.path / "profile", s.progress.say) as profile,
-    ):
-        ahead = Batches(stream)
-        compiled: set[tuple[Engine, int]] = set()
-        meter = Meter(s.setup.order.batch, s.task.unit, s.totals, s.decision, most_examples(s))
-        _send_next(s, ahead, meter, profile, compiled)
-        s.decision.saved = time.monotonic()
-        while True:
-            s.saver.check()
-            after_step(s, meter)
-            yield from _tell(s, meter)
-            ending = _why_end(s)
-            if ending or _evaluation_due(s) or "save" in s.decision.known:
-                _accept(s, meter.settle())
-                s.cpu_seconds += meter.cpu()
-                save(s)
-                s.decision.has_saved()
-                meter.restart()
-                s.progress.restart()
-            if ending:
-                return ending
-            _send_next(s, ahead, meter, profile, compiled)
-
-
-def _tell(s: Session, meter: Meter) -> Iterator[Event]:
-    """What has happened. The time that the caller takes for it is not the run's; if he leaves, the run is saved."""
-    try:
-        for event in s.new_events():
-            clock, cpu_clock = time.monotonic(), time.process_time()
-            yield event
-            meter.clock += time.monotonic() - clock
-            meter.cpu_clock += time.process_time() - cpu_clock
-    except GeneratorExit:
-        with contextlib.suppress(CheckFailed):  # what is not finite is not saved
-            _accept(s, meter.settle())
-            s.cpu_seconds += meter.cpu()
-            save(s)
-        raise
-
-
-def _send_next(s: Session, ahead: Batches, meter: Meter, profile: Profile, compiled: set[tuple[Engine, int]]) -> None:
-    """Do the next step, or as many steps together as may be, and read the metrics of those before.
-
-    `compiled` are the stages of the run, and in each the numbers of steps, that this process has done together. The
-    first steps of others compile: their time is printed and does not count in the speed.
-    """
-    run, order = s.run, s.setup.order
-    every = [run.log_every, order.steps_per_epoch, *([run.histograms] if run.histograms else [])]
-    count = steps_together(s.step, run.steps_per_dispatch, every, s.setup.stop, profile.steps, s.setup.stages)
-    if count > 1 and any(map(s.hooks.due, range(s.step + 1, s.step + count + 1))):
-        count = 1
-    batches = ahead.take(count)
-    count, engine = len(batches), s.engine
-    if (engine, count) in compiled:
-        _accept(s, meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches)))
-        return
-    _accept(s, meter.settle())
-    s.cpu_seconds += meter.cpu()
-    began, what = time.monotonic(), "step" if count == 1 else f"{count} steps"
-    s.progress.say(f"compiling the training {'step' if count == 1 else f'program for {count} steps'} ...")
-    meter.add(s.step + count, steps(s, batches, profile), tokens(s, batches))
-    _accept(s, meter.settle())
-    s.progress.say(f"first {what} done after {time.monotonic() - began:.1f} s, compilation included")
-    compiled.add((engine, count))
-    meter.most = most_examples(s)
-    meter.restart()
-    s.progress.restart()
-
-
-def steps(s: Session, batches: list[Batch], profile: Profile) -> dict[str, Any]:
-    """Do a step for each of these batches; returns their metrics, on the device: scalars, or of several steps [n]."""
-    if s.run.histograms and s.step % s.run.histograms == 0:
-        s.log.write_histograms(s.step + 1, s.engine.histograms(s.state, batches[0]))
-    if due := len(batches) == 1 and s.hooks.due(s.step + 1):
-        s.hooks.each("before", s, batches[0])
-    profile.begin(s.step + 1)
-    votes = s.decision.votes()
-    if len(batches) == 1:
-        s.state, metrics = s.engine.train(s.state, batches[0], votes)
-    else:
-        s.state, metrics = s.engine.train_together(s.state, batches, votes)
-    s.step += len(batches)
-    s.hosts.heartbeat(s.step)
-    profile.end(s.step, metrics)
-    if due:
-        s.hooks.each("step", s, s.step, metrics)
-    return metrics
-
-
-def most_examples(s: Session) -> float:
-    """Examples per second at which the run's devices would work at their peak in the next step; 0: unknown."""
-    run = replace(s.run, model=s.engine.model)
-    return most_examples_of(run, s.setup.teacher, s.engine.devices.target.kind, len(s.engine.devices))
-
-
-def tokens(s: Session, batches: list[Batch]) -> list[tuple[int, int, int]]:
-    """`Task.tokens` of each batch."""
-    return [tuple(count * s.hosts.count for count in s.task.tokens(batch)) for batch in batches]  # type: ignore[misc]
-
-
-def after_step(s: Session, meter: Meter) -> None:
-    """Log and evaluate if due."""
-    epoch_ends = s.step % s.setup.order.steps_per_epoch == 0
-    in_turn = s.step % s.run.log_every == 0 or epoch_ends
-    if in_turn or s.step == s.setup.stop:
-        _accept(s, meter.settle())
-        s.cpu_seconds += meter.cpu()
-        row = meter.row(s.step, s.epoch, in_turn)
-        s.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": s.cpu_seconds}, in_turn)
-        values = {name: row[name] for name in meter.means}
-        speeds = {"examples": meter.speed, "tokens": TOKENS, "padding": "padding", "mfu": "mfu"}
-        s.progress.update(s.step, values, **{name: row.get(key) for name, key in speeds.items()})
-    else:
-        s.progress.update(s.step)
-    s.due = _evaluation_due(s)
-    if s.due and not s.decision.signal:
-        with contextlib.suppress(KeyboardInterrupt):  # an interrupted evaluation is repeated on resumption
-            _measure_epoch(s)
-        meter.restart()
-
-
-def _why_end(s: Session) -> str:
-    """Why the loop ends after this step, as the status of summary.json: "finished" or "stopped: ..."; else ''."""
-    if not s.due and s.setup.is_end(s.step, s.stale):
-        return "finished"
-    if s.decision.signal:
-        return f"stopped: {s.decision.signal}"
-    if s.step >= s.setup.stop:
-        return "stopped: max_steps"
-    return "stopped: max_minutes" if "time" in s.decision.known else ""
-
-
-class Meter:
-    """Reads each step's metrics once the next has been sent, so that the host never waits for the newest.
-
-    `totals` counts the steps, and the places for ids and the padding in their batches, and sums the loss and the task's
-    metrics, since the last row of metrics.jsonl. Checkpoints contain it, so that a resumed run writes the same rows as
-    an uninterrupted one. `most` are the examples per second of an MFU of 1, or 0.
-    """
-
-    def __init__(self, batch: float, unit: str, totals: dict[str, float], decision: Decision, most: float = 0.0):
-        self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
-        self.decision, self.most = decision, most
-        self.pending: tuple[int, dict[str, Any], list[tuple[int, int, int]]] | None = None
-        self.last: dict[str, float] = {}
-        self.restart()
-
-    def restart(self) -> None:
-        """Start to measure speed and CPU time anew, without the time since the last step."""
-        self.clock, self.counted, self.tokens, self.cpu_clock = time.monotonic(), 0, 0, time.process_time()
-
-    def cpu(self) -> float:
-        """Seconds of CPU time of this process, all its threads, since this was last asked or `restart` called."""
-        before, self.cpu_clock = self.cpu_clock, time.process_time()
-        return self.cpu_clock - before
-
-    def add(self, step: int, metrics: dict[str, Any], tokens: list[tuple[int, int, int]]) -> list[Measured]:
-        """Store the metrics of some steps, and return those of the steps before."""
-        previous = self.settle()
-        self.pending = (step, metrics, tokens)
-        self.counted += len(tokens)
-        self.tokens += sum(each[0] for each in tokens)
-        return previous
-
-    def settle(self) -> list[Measured]:
-        """Wait for the stored metrics and return (step, metrics) of each step; none if they were read already."""
-        import jax
-
-        if self.pending is None:
-            return []
-        step, metrics, tokens = self.pending
-        self.pending, found = None, []
-        values = {name: np.atleast_1d(x) for name, x in jax.device_get(metrics).items()}
-        self.decision.read(values.pop("votes", None))
-        for i, (_, places, padding) in enumerate(tokens):
-            self.last = {name: float(x[i]) for name, x in values.items()}
-            counts = {"steps": 1, **({"places": places, "padding": padding} if places else {})}
-            for name, count in counts.items():
-                self.totals[name] = self.totals.get(name, 0) + count
-            for name in self.means:
-                self.totals[name] = self.totals.get(name, 0.0) + self.last[name]
-            found.append((step - len(tokens) + 1 + i, self.last))
-        return found
+        self.job, self.caught, run = job, caught, job.run
+        self.checkpoints = Checkpoints(job.folder, factor_shapes(run))
+        self.state, is_saved, init = first_state(job, self.checkpoints)
+        self.saved = self.state.step if is_saved else -1  # the step of the newest checkpoint
+        write_folder(job, init, self.checkpoints)
+        self.log = open_log(job, self.state)
+        steps = job.order.steps_per_epoch
+        self.progress = Progress(job.epochs, steps, self.state.step + 1, job.order.batch, job.stop, unit=job.task.unit)
+        deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
+        self.agreement = Agreement(job.hosts, caught, deadline, run.save_minutes * 60)
+        after = f"; going on after step {self.state.step}" if self.state.step else ""
+        print(f"run      {job.folder}: {job.epochs} epochs of {steps} steps{after}", flush=True)
+        self.saver = Saver(self.checkpoints, run.async_save, self.progress.say)
+        self.record = job.folder.record()
+        self.clock = time.monotonic()  # when the state's `seconds` were last updated
+        self.events: list[Event] = []  # not told yet
+        self.compiled: set[tuple[Engine, int]] = set()  # stages, and in each the numbers of steps, done by this process
 
     @property
-    def means(self) -> list[str]:
-        """The names of the metrics that are means over a batch: the loss, then the task's own."""
-        return ["loss", *(name for name in self.last if name not in ("loss", *STEP_METRICS))]
+    def run(self) -> RunConfig:
+        """As it is trained."""
+        return self.job.run
 
-    def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
-        """A row of metrics.jsonl, with the loss and the task's metrics as means over the steps since the last row.
+    @property
+    def engine(self) -> Engine:
+        """That of the next step."""
+        return self.job.engine_at(self.state.step)
 
-        Where the peak of the devices is known also the MFU. Of batches of ids also the target tokens per second and the
-        padding, a share of all places in these batches.
+    @property
+    def epoch(self) -> float:
+        """Epochs done, with fractions."""
+        return self.state.step / self.job.order.steps_per_epoch
+
+    def until_end(self) -> Generator[Event, None, str]:
+        """Do steps until the run ends, and tell what happens; returns why it has ended, as summary.json has it."""
+        from ..data.batches import batches
+
+        job, state = self.job, self.state
+        if state.due:
+            self._measure_epoch()
+            if job.hosts.owner:
+                self.checkpoints.note(state.step, state.notes(job), self._state_of_files())
+            yield from self.new_events()
+        if ending := self._why_end():
+            return ending
+        with (
+            contextlib.closing(
+                batches(job.data.splits["train"], job.order, state.step, job.stop, self.engine.devices.rows)
+            ) as stream,
+            self.progress,
+            self.caught.waiting(),
+            self.saver,
+            Profile(self.run.profile_steps, job.folder.path / "profile", self.progress.say) as profile,
+        ):
+            ahead = Batches(stream)
+            meter = Meter(job.order.batch, job.task.unit, state.totals, self.agreement, self._most_examples())
+            self._send_next(ahead, meter, profile)
+            self.agreement.saved = time.monotonic()
+            while True:
+                self.saver.check()
+                self._after_step(meter)
+                yield from self._tell(meter)
+                ending = self._why_end()
+                if ending or self._evaluation_due() or "save" in self.agreement.known:
+                    self._accept(meter.settle())
+                    state.cpu_seconds += meter.cpu()
+                    self.save()
+                    self.agreement.has_saved()
+                    meter.restart()
+                    self.progress.restart()
+                if ending:
+                    return ending
+                self._send_next(ahead, meter, profile)
+
+    def _tell(self, meter: Meter) -> Iterator[Event]:
+        """What has happened. The time that the caller takes for it is not the run's; if he leaves, the run is saved."""
+        try:
+            for event in self.new_events():
+                clock, cpu_clock = time.monotonic(), time.process_time()
+                yield event
+                meter.clock += time.monotonic() - clock
+                meter.cpu_clock += time.process_time() - cpu_clock
+        except GeneratorExit:
+            with contextlib.suppress(CheckFailed):  # what is not finite is not saved
+                self._accept(meter.settle())
+                self.state.cpu_seconds += meter.cpu()
+                self.save()
+            raise
+
+    def _send_next(self, ahead: Batches, meter: Meter, profile: Profile) -> None:
+        """Do the next step, or as many steps together as may be, and read the metrics of those before.
+
+        The first steps of a stage, or of another number together, compile: their time is printed and does not count in
+        the speed.
         """
-        means = {name: self.totals[name] / self.totals["steps"] for name in self.means}
-        seconds = max(time.monotonic() - self.clock, 1e-9)
-        speeds = {self.speed: self.counted * self.batch / seconds if self.counted else None}
-        if self.most and self.counted:
-            speeds["mfu"] = self.counted * self.batch / seconds / self.most
-        if places := self.totals.get("places"):
-            means["padding"] = self.totals["padding"] / places
-            speeds[TOKENS] = self.tokens / seconds if self.counted else None
-        if in_turn:
-            self.totals.update(dict.fromkeys(self.totals, 0))
-        self.restart()
-        return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, **speeds}
+        run, job, state = self.run, self.job, self.state
+        every = [run.log_every, job.order.steps_per_epoch, *([run.histograms] if run.histograms else [])]
+        count = steps_together(state.step, run.steps_per_dispatch, every, job.stop, profile.steps, job.stages)
+        if count > 1 and any(map(job.hooks.due, range(state.step + 1, state.step + count + 1))):
+            count = 1
+        batches = ahead.take(count)
+        count, engine = len(batches), self.engine
+        if (engine, count) in self.compiled:
+            self._accept(meter.add(state.step + count, self._steps(batches, profile), self._tokens(batches)))
+            return
+        self._accept(meter.settle())
+        state.cpu_seconds += meter.cpu()
+        began, what = time.monotonic(), "step" if count == 1 else f"{count} steps"
+        self.progress.say(f"compiling the training {'step' if count == 1 else f'program for {count} steps'} ...")
+        meter.add(state.step + count, self._steps(batches, profile), self._tokens(batches))
+        self._accept(meter.settle())
+        self.progress.say(f"first {what} done after {time.monotonic() - began:.1f} s, compilation included")
+        self.compiled.add((engine, count))
+        meter.most = self._most_examples()
+        meter.restart()
+        self.progress.restart()
 
+    def _steps(self, batches: list[Batch], profile: Profile) -> dict[str, Any]:
+        """Do a step for each of these batches; their metrics, on the device: scalars, or of several steps [n]."""
+        job, state = self.job, self.state
+        if self.run.histograms and state.step % self.run.histograms == 0:
+            self.log.write_histograms(state.step + 1, self.engine.histograms(state.tree, batches[0]))
+        if due := len(batches) == 1 and job.hooks.due(state.step + 1):
+            job.hooks.each("before", state, batches[0])
+        profile.begin(state.step + 1)
+        votes = self.agreement.votes()
+        if len(batches) == 1:
+            state.tree, metrics = self.engine.train(state.tree, batches[0], votes)
+        else:
+            state.tree, metrics = self.engine.train_together(state.tree, batches, votes)
+        state.step += len(batches)
+        job.hosts.heartbeat(state.step)
+        profile.end(state.step, metrics)
+        if due:
+            job.hooks.each("step", state, metrics)
+        return metrics
 
-def _accept(s: Session, measured: list[Measured]) -> None:
-    """Note these steps. Raises CheckFailed on the first whose loss, or the weights after it, are NaN or infinite."""
-    for step, metrics in measured:
-        for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
-            if not math.isfinite(metrics[name]):
-                raise _not_finite(s, what, metrics[name], step)
-        s.record_event("step", step, metrics)
+    def _most_examples(self) -> float:
+        """Examples per second at which the run's devices would work at their peak in the next step; 0: unknown."""
+        run, devices = replace(self.run, model=self.engine.model), self.engine.devices
+        return most_examples(run, self.job.teacher, devices.target.kind, len(devices))
 
+    def _tokens(self, batches: list[Batch]) -> list[tuple[int, int, int]]:
+        """`Task.tokens` of each batch, of all hosts."""
+        count, places = self.job.hosts.count, (self.job.task.tokens(batch) for batch in batches)
+        return [tuple(count * each for each in its) for its in places]  # type: ignore[misc]
 
-def _not_finite(s: Session, what: str, value: float, step: int) -> CheckFailed:
-    """The error for a value that is NaN or infinite, with its step, the last good checkpoint and advice."""
-    s.saver.wait()
-    saved = s.folder.complete_steps()
-    where = f"the last good checkpoint is step {saved[0]}" if saved else "nothing had been saved yet"
-    return CheckFailed(
-        f"the {what} is {value} at step {step}; {where} in {s.folder}; try a lower `optim.lr` (now "
-        f"{s.run.optim.lr}), a longer `optim.warmup`, or `optim.clip 1` under another `name`"
-    )
+    def _after_step(self, meter: Meter) -> None:
+        """Log and evaluate if due."""
+        job, state = self.job, self.state
+        epoch_ends = state.step % job.order.steps_per_epoch == 0
+        in_turn = state.step % self.run.log_every == 0 or epoch_ends
+        if in_turn or state.step == job.stop:
+            self._accept(meter.settle())
+            state.cpu_seconds += meter.cpu()
+            row = meter.row(state.step, self.epoch, in_turn)
+            self.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": state.cpu_seconds}, in_turn)
+            values = {name: row[name] for name in meter.means}
+            speeds = {"examples": meter.speed, "tokens": TOKENS, "padding": "padding", "mfu": "mfu"}
+            self.progress.update(state.step, values, **{name: row.get(key) for name, key in speeds.items()})
+        else:
+            self.progress.update(state.step)
+        state.due = self._evaluation_due()
+        if state.due and not self.agreement.signal:
+            with contextlib.suppress(KeyboardInterrupt):  # an interrupted evaluation is repeated on resumption
+                self._measure_epoch()
+            meter.restart()
 
+    def _why_end(self) -> str:
+        """Why the loop ends after this step, as the status of summary.json: "finished", "stopped: ..."; else ''."""
+        if not self.state.due and self.job.is_end(self.state.step, self.state.stale):
+            return "finished"
+        if self.agreement.signal:
+            return f"stopped: {self.agreement.signal}"
+        if self.state.step >= self.job.stop:
+            return "stopped: max_steps"
+        return "stopped: max_minutes" if "time" in self.agreement.known else ""
 
-def _evaluation_due(s: Session) -> bool:
-    """Whether this step is followed by an evaluation: the last of an epoch; with overfit_batches about every tenth."""
-    epochs = max(1, 10 // s.setup.order.steps_per_epoch) if s.run.overfit_batches else 1
-    return s.step % (epochs * s.setup.order.steps_per_epoch) == 0
+    def _accept(self, measured: list[Measured]) -> None:
+        """Note these steps. Raises CheckFailed on the first whose loss, or weights after it, are NaN or infinite."""
+        for step, metrics in measured:
+            for name, what in (("loss", "loss"), ("param_norm", "norm of the weights")):
+                if not math.isfinite(metrics[name]):
+                    raise self._not_finite(what, metrics[name], step)
+            self._record_event("step", step, metrics)
 
+    def _not_finite(self, what: str, value: float, step: int) -> CheckFailed:
+        """The error for a value that is NaN or infinite, with its step, the last good checkpoint and advice."""
+        self.saver.wait()
+        saved = self.job.folder.complete_steps()
+        where = f"the last good checkpoint is step {saved[0]}" if saved else "nothing had been saved yet"
+        return CheckFailed(
+            f"the {what} is {value} at step {step}; {where} in {self.job.folder}; try a lower `optim.lr` (now "
+            f"{self.run.optim.lr}), a longer `optim.warmup`, or `optim.clip 1` under another `name`"
+        )
 
-def _measure_epoch(s: Session) -> None:
-    """Measure and print the watched split, and update the best result: the better of weights and average."""
-    name, split = watched_split(s)
-    results = {} if split is None else measure_and_log(s, name, split)
-    s.due = False
-    if not results:
-        return
-    metric, sign = s.task.selection_metric
-    if name == "validation":
-        measured: list[dict[str, Any]] = [
-            {"step": s.step, metric: e.metrics[metric], "loss": e.metrics["loss"], "weights": weights}
-            for weights, e in results.items()
-        ]
-        now = max(measured, key=lambda each: (sign * each[metric], -each["loss"], each["weights"] == "ema"))
-        better = s.best is None or sign * now[metric] > sign * s.best[metric]
-        # The loss decides between equal metrics: once all examples are right, training still improves it.
-        tie = s.best is not None and now[metric] == s.best[metric] and now["loss"] < s.best["loss"]
-        s.best = now if better or tie else s.best
-        s.stale = 0 if better else s.stale + 1
-    words = []
-    for weights, result in results.items():
-        kind = "" if weights == "raw" else f" {weights}"
-        words.append(f"{name}{kind} {_headline(metric, result.metrics)}")
-    s.progress.say(f"epoch {s.step // s.setup.order.steps_per_epoch}: {'  '.join(words)}")
+    def _evaluation_due(self) -> bool:
+        """Whether this step is followed by an evaluation: the last of an epoch; about each 10th to overfit."""
+        steps = self.job.order.steps_per_epoch
+        epochs = max(1, 10 // steps) if self.run.overfit_batches else 1
+        return self.state.step % (epochs * steps) == 0
+
+    def _measure_epoch(self) -> None:
+        """Measure and print the watched split, and update the best result: the better of weights and average."""
+        state, task = self.state, self.job.task
+        name, split = self.watched_split()
+        results = {} if split is None else self.measure_and_log(name, split)
+        state.due = False
+        if not results:
+            return
+        metric, sign = task.selection_metric
+        if name == "validation":
+            measured: list[dict[str, Any]] = [
+                {"step": state.step, metric: e.metrics[metric], "loss": e.metrics["loss"], "weights": weights}
+                for weights, e in results.items()
+            ]
+            now = max(measured, key=lambda each: (sign * each[metric], -each["loss"], each["weights"] == "ema"))
+            better = state.best is None or sign * now[metric] > sign * state.best[metric]
+            # The loss decides between equal metrics: once all examples are right, training still improves it.
+            tie = state.best is not None and now[metric] == state.best[metric] and now["loss"] < state.best["loss"]
+            state.best = now if better or tie else state.best
+            state.stale = 0 if better else state.stale + 1
+        words = []
+        for weights, result in results.items():
+            kind = "" if weights == "raw" else f" {weights}"
+            words.append(f"{name}{kind} {_headline(metric, result.metrics)}")
+        self.progress.say(f"epoch {state.step // self.job.order.steps_per_epoch}: {'  '.join(words)}")
+
+    def measure(self, name: str, split: Any, final: Mapping[str, Task] | None = None) -> dict[str, Evaluation]:
+        """Measure the weights ("raw") and their average ("ema"), if any, on a split; a signal interrupts it."""
+        job, results = self.job, dict[str, Any]()
+        tree = self.engine.gather(self.state.tree)
+        with self.caught.waiting(job.hosts.several):
+            job.evaluator.between = self._poll_stop
+            for weights, parameters in (("raw", tree.parameters), ("ema", tree.averaged)):
+                if parameters is not None:
+                    score = () if final is None else (final.get(weights, job.task).examine,)
+                    result = job.evaluator.measure(parameters, split, self.run.batch, *score)
+                    results[weights] = replace(result, metrics=job.hosts.share(result.metrics))
+        for weights, result in results.items():
+            if not math.isfinite(result.metrics["loss"]) and "loss" not in result.undefined:
+                raise self._not_finite(f"{name} loss ({weights} weights)", result.metrics["loss"], self.state.step)
+        return results
+
+    def _poll_stop(self) -> None:
+        """Between two batches of an evaluation: break it off, on all hosts, if one of several has caught a signal."""
+        if (votes := self.agreement.votes()) is not None:
+            self.agreement.read(self.engine.devices.most(votes))
+            if signal := self.agreement.signal:
+                self.caught.name = self.caught.name or signal
+                raise KeyboardInterrupt
+
+    def measure_and_log(self, name: str, split: Any, final: Mapping[str, Task] | None = None) -> dict[str, Evaluation]:
+        """Do `measure`, and write its results to the log; a signal interrupts it before anything is logged."""
+        results = self.measure(name, split, final)
+        for weights, result in results.items():
+            of = {"split": name, "weights": weights}
+            self.log.write({"kind": "eval", **of, "step": self.state.step, "epoch": self.epoch, **result.metrics})
+            self._record_event("evaluation", self.state.step, result.metrics, **of)
+        return results
+
+    def watched_split(self) -> tuple[str, Any]:
+        """(Name, split) to evaluate during training: validation, or None; with overfit_batches train."""
+        if self.run.overfit_batches:
+            return "train", self.job.data.splits["train"].subset(np.arange(self.job.order.n))
+        return "validation", self.job.data.splits.get("validation")
+
+    def save(self) -> None:
+        """Save a checkpoint of this step, unless there is one."""
+        job, state = self.job, self.state
+        if self.saved == state.step:
+            return
+        now = time.monotonic()
+        state.seconds, self.clock = state.seconds + now - self.clock, now
+        best = state.best["step"] if state.best else None
+        arrays = self.engine.to_host(state.tree)
+        if job.hosts.owner:
+            self.saver.save(arrays, state.notes(job), best, self.run.keep, self._state_of_files())
+            job.hooks.each("saved", state)
+        self.saved = state.step
+
+    def _state_of_files(self) -> dict[str, Any]:
+        """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
+        return {"config": self.record, "log": self.log.sync()}
+
+    def _record_event(
+        self, kind: Literal["step", "evaluation"], step: int, metrics: Mapping[str, float], **of: str
+    ) -> None:
+        """Note a step or an evaluation, to be told."""
+        self.events.append(Event(kind, step, step / self.job.order.steps_per_epoch, metrics, **of, _now=self.network))
+
+    def new_events(self) -> Iterator[Event]:
+        """What has happened since the last call."""
+        while self.events:
+            yield self.events.pop(0)
+
+    def network(self) -> Predictor:
+        """The network with its newest weights, copied: the next step takes their memory."""
+        import jax
+
+        from ..weights.load import predictor_of
+
+        job = self.job
+        with fixed_settings(self.run.compute_dtype):
+            tree = jax.tree.map(jax.numpy.copy, self.engine.gather(self.state.tree).parameters)
+            arrays = self.engine.devices.to_host(tree)
+            return predictor_of(self.run, arrays, job.data.metadata(), self.state.step, job.folder.path)
 
 
 def _headline(metric: str, metrics: dict[str, float]) -> str:
     values = {metric.replace("_", " "): metrics[metric], "loss": metrics["loss"]}
     return " ".join(f"{name} {value:.4f}" for name, value in values.items())
-
-
-def measure(s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None) -> dict[str, Evaluation]:
-    """Measure the weights ("raw") and their average ("ema"), if there is one, on a split; a signal interrupts it."""
-    state, results = s.engine.gather(s.state), {}
-    with s.caught.waiting(s.hosts.several):
-        s.setup.evaluator.between = functools.partial(_poll_stop, s)
-        for weights, tree in (("raw", state.parameters), ("ema", state.averaged)):
-            if tree is not None:
-                score = () if final is None else (final.get(weights, s.task).examine,)
-                result = s.setup.evaluator.measure(tree, split, s.run.batch, *score)
-                results[weights] = replace(result, metrics=s.hosts.share(result.metrics))
-    for weights, result in results.items():
-        if not math.isfinite(result.metrics["loss"]) and "loss" not in result.undefined:
-            raise _not_finite(s, f"{name} loss ({weights} weights)", result.metrics["loss"], s.step)
-    return results
-
-
-def _poll_stop(s: Session) -> None:
-    """Between two batches of an evaluation: break it off, on all hosts, if one of several has caught a signal."""
-    if (votes := s.decision.votes()) is not None:
-        s.decision.read(s.engine.devices.most(votes))
-        if signal := s.decision.signal:
-            s.caught.name = s.caught.name or signal
-            raise KeyboardInterrupt
-
-
-def measure_and_log(
-    s: Session, name: str, split: Any, final: Mapping[str, Task] | None = None
-) -> dict[str, Evaluation]:
-    """Do `measure`, and write its results to the log; a signal interrupts it before anything is logged."""
-    results = measure(s, name, split, final)
-    for weights, result in results.items():
-        s.log.write(
-            {"kind": "eval", "split": name, "weights": weights, "step": s.step, "epoch": s.epoch, **result.metrics}
-        )
-        s.record_event("evaluation", s.step, result.metrics, split=name, weights=weights)
-    return results
-
-
-def watched_split(s: Session) -> tuple[str, Any]:
-    """(Name, split) to evaluate during training: validation, which may be None, or with overfit_batches train."""
-    if s.run.overfit_batches:
-        return "train", s.setup.dataset.splits["train"].subset(np.arange(s.setup.order.n))
-    return "validation", s.setup.dataset.splits.get("validation")
-
-
-def save(s: Session) -> None:
-    """Save a checkpoint of this step, unless there is one."""
-    if s.saved == s.step:
-        return
-    now = time.monotonic()
-    s.seconds, s.clock = s.seconds + now - s.clock, now
-    best = s.best["step"] if s.best else None
-    state = s.engine.to_host(s.state)
-    if s.hosts.owner:
-        s.saver.save(state, _checkpoint_notes(s), best, s.run.keep, _state_of_files(s))
-        s.hooks.each("saved", s, s.step)
-    s.saved = s.step
-
-
-def _state_of_files(s: Session) -> dict[str, Any]:
-    """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
-    return {"config": s.record, "log": s.log.sync()}
-
-
-def _checkpoint_notes(s: Session) -> dict[str, Any]:
-    """The JSON part of a checkpoint: all but the arrays that a run needs to resume as if it had never stopped."""
-    return {
-        "optimizer": s.run.optim.name,
-        **{name: getattr(s, name) for name in NOTED},
-        "data": s.setup.dataset.identity,
-        "environment": s.setup.environment,
-    }

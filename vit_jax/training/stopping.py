@@ -79,7 +79,7 @@ def signals() -> Iterator[Caught]:
 
 
 @dataclass
-class Decision:
+class Agreement:
     """What is to happen after this step. With one host: what that one's signals and clocks say now.
 
     With several hosts each puts its votes into the inputs of a step, and reads what any of them votes for from the

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import runs
 from ..config.dotted import replace_fields
@@ -30,11 +30,11 @@ from ..runs.several import VARIED, members_of
 from ..runs.values import LENGTH, flat, with_fields
 from .announce import announce
 from .finish import finish, show_again, sum_up
-from .loop import loop
+from .hooks import Event, Summary
+from .job import OF_A_HOST, Job, Origin, checked_arguments, choose_folder, open_job, preflight
+from .loop import Loop
 from .progress import Told, suppress_output, telling, told
-from .resume import resume, run_now
-from .session import Event, Summary, exhausted
-from .setup import OF_A_HOST, CheckedRun, Contents, checked_arguments, choose_folder, preflight, set_up
+from .state import run_now
 from .stopping import Caught, signals
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def train(
         if resume and (inside := members_of(resume)):
             given: dict[str, Any] = {"data": data, "class_names": class_names, "hosts": hosts, "fields": changed}
             return cast(Summary, sum_up(inside, [train(resume=member, **given) for member in inside]))
-        asked = train_request(run, preset, folder, resume, changed)
-        return exhausted(run_steps(asked, data, class_names, hosts))
+        return exhausted(run_steps(run, preset, folder, resume, changed, data, class_names, hosts))
 
 
 @naming_gone
@@ -128,8 +127,8 @@ def steps(
 
     def events() -> Generator[Event, None, None]:
         changed = {**(fields or {}), **({"epochs": epochs} if epochs else {})}
-        asked = train_request(run, preset, folder, resume, changed)
-        summary = yield from run_steps(asked, data, class_names, hosts, begin)
+        given = run, preset, folder, resume, changed, data, class_names, hosts
+        summary = yield from run_steps(*given, begin)
         yield Event("end", summary["step"], summary["epoch"], summary=summary)
 
     def begin(folder: runs.Run) -> None:
@@ -146,81 +145,84 @@ def steps(
 _LOOPS: dict[str, weakref.ref[Generator[Event, None, None]]] = {}
 
 
-class TrainRequest(NamedTuple):
-    """What is asked of `train`."""
+def exhausted(steps: Generator[Any, None, T]) -> T:
+    """What a generator returns after its last event."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
-    run: Any  # a RunConfig, unless the caller gave something else
-    preset: str
-    folder: runs.Run | None
-    resumed: bool = False  # it is named as a run to go on with
-    fields: Mapping[str, Any] = {}
 
-
-def train_request(
-    run: RunConfig | str | None,
+def run_steps(
+    run: Any,  # a RunConfig or a preset's name, unless the caller gave something else
     preset: str,
     folder: str | os.PathLike[str] | runs.Run | None,
     resume: str | os.PathLike[str] | runs.Run,
     fields: Mapping[str, Any],
-) -> TrainRequest:
-    """The arguments of `train`, of which either `run` or `resume` is given."""
-    if not resume:
-        named = run if isinstance(run, str) and preset == "run" else preset
-        if folder is not None and not isinstance(folder, runs.Run):
-            if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
-                raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
-            folder = runs.Run(local_copy(os.fspath(folder)))
-        return TrainRequest(run, named, folder, fields=fields)
-    for name, value in (("run", run), ("folder", folder)):
-        if value is not None:
-            raise UserError(name, "is given, and so is resume", "leave one of them out")
-    found = resume if isinstance(resume, runs.Run) else runs.find(os.fspath(resume))
-    return TrainRequest(with_fields(found.config(), fields), found.record()["preset"], found, True)
-
-
-def run_steps(
-    asked: TrainRequest,
     data: Any,
     class_names: Sequence[str],
     hosts: str,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
     """The events of `steps`, but the end, and then the summary."""
-    run = asked.run
+    if resume:
+        folder = _resumed(run, folder, resume)
+        run, preset, fields = with_fields(folder.config(), fields), folder.record()["preset"], {}
+    else:
+        folder, preset = _folder_named(folder), run if isinstance(run, str) and preset == "run" else preset
     minutes = run.stall_minutes if isinstance(run, RunConfig) else 0.0  # what is no run is refused below
     with join_hosts(hosts, minutes) as group:
         try:
-            run, given = checked_arguments(run, data, class_names, asked.fields)
+            run, given = checked_arguments(run, data, class_names, fields)
         except UserError as error:
-            resumed = asked.folder if asked.resumed else None
-            if resumed and (changed := runs.changed_beside(error, resumed, run)):
-                raise runs.other_run(resumed, changed) from error
+            if resume and folder and (changed := runs.changed_beside(error, folder, run)):
+                raise runs.other_run(folder, changed) from error
             raise
         group.compare({name: value for name, (value, _) in flat(run).items() if name not in OF_A_HOST})
-        return (yield from steps_with(group, asked._replace(run=run), given, begin))
+        return (yield from steps_with(group, run, preset, folder, bool(resume), given, begin))
 
 
-def train_with(hosts: Hosts, asked: TrainRequest) -> Summary:
+def _folder_named(folder: Any) -> runs.Run | None:
+    """The folder that `train` is given for a run."""
+    if folder is None or isinstance(folder, runs.Run):
+        return folder
+    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+        raise UserError("folder", f"is {folder!r:.60}", "give the path of a run's folder, or leave it out")
+    return runs.Run(local_copy(os.fspath(folder)))
+
+
+def _resumed(run: Any, folder: Any, resume: str | os.PathLike[str] | runs.Run) -> runs.Run:
+    """The run that `resume` names, in place of which nothing else is given."""
+    for name, value in (("run", run), ("folder", folder)):
+        if value is not None:
+            raise UserError(name, "is given, and so is resume", "leave one of them out")
+    return resume if isinstance(resume, runs.Run) else runs.find(os.fspath(resume))
+
+
+def train_with(hosts: Hosts, run: RunConfig, preset: str, folder: runs.Run | None, resumed: bool) -> Summary:
     """Train on some hosts."""
-    return exhausted(steps_with(hosts, asked))
+    return exhausted(steps_with(hosts, run, preset, folder, resumed))
 
 
 def steps_with(
     hosts: Hosts,
-    asked: TrainRequest,
+    run: RunConfig,
+    preset: str,
+    folder: runs.Run | None,
+    resumed: bool,  # the folder is named as that of a run to go on with
     given: Given | None = None,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
     """Train on some hosts, telling what happens."""
-    run, preset, folder, resumed, _ = asked
     if not hosts.owner:  # it writes nothing for the user
         run = replace(run, tensorboard=False, wandb="", profile_steps="", hooks=())
-    checked = preflight(run, hosts)
-    contents = Contents(given, hosts=hosts)
+    division, teacher, hooks = preflight(run, hosts)
+    origin = Origin(given, hosts=hosts)
     with contextlib.ExitStack() as stack:
         goes_on = False
         if hosts.owner:
-            folder = choose_folder(run, preset, folder, difference=contents.difference)
+            folder = choose_folder(run, preset, folder, difference=origin.difference)
             stack.enter_context(_own_folder(folder))
             begin(folder)
             run, goes_on = run_now(folder, run, resumed)
@@ -228,8 +230,7 @@ def steps_with(
             private = stack.enter_context(tempfile.TemporaryDirectory(prefix="vit-jax-"))
             folder = runs.Run(Path(private) / "run")  # for copies of the small files of the run that the owner has
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-        length = hosts.share({name: getattr(run, name) for name in (*LENGTH, "max_steps")})
-        checked = replace(checked, run=replace(checked.run, **length))
+        run = replace(run, **hosts.share({name: getattr(run, name) for name in (*LENGTH, "max_steps")}))
         if summary := _shared_summary(folder, hosts, goes_on):
             anew = "choose another `name` or `seed` to train anew"
             on = f"`resume {shlex.quote(str(folder))}` and `epochs N`"
@@ -239,24 +240,26 @@ def steps_with(
             return _with_folder(summary, folder)
         caught = stack.enter_context(signals())
         hosts.barrier()  # where jax starts, each host waits for the others, but not long
-        backend.configure_jax(checked.division.devices)
-        trained = _trained(checked, contents, folder, preset, caught, hosts)
-        return _with_folder((yield from _settled(trained, run.compute_dtype)), folder)
+        backend.configure_jax(division.devices)
+
+        def job() -> Job:
+            return open_job(run, origin.open(run, folder), folder, preset, teacher, hooks, hosts)
+
+        return _with_folder((yield from _settled(_trained(job, caught), run.compute_dtype)), folder)
 
 
-def _trained(
-    checked: CheckedRun, contents: Contents, folder: runs.Run, preset: str, caught: Caught, hosts: Hosts
-) -> Generator[Event, None, dict[str, Any]]:
+def _trained(open_: Callable[[], Job], caught: Caught) -> Generator[Event, None, dict[str, Any]]:
     """Set a run up, train and finish it; the generator of what happens returns the content of summary.json."""
-    setup = set_up(checked, contents.open(checked.run, folder), hosts)
+    job = open_()
     with contextlib.nullcontext() if told.get() == "full" else suppress_output():
-        announce(setup)
-    with _undone_unless_begun(folder):
-        session = resume(setup, folder, preset, caught)
-    with contextlib.closing(session.log), recorded_ending(folder) if hosts.owner else contextlib.nullcontext():
-        publish(folder.path)
-        summary = finish(session, (yield from loop(session)))
-        yield from session.new_events()
+        announce(job)
+    with _undone_unless_begun(job.folder):
+        loop = Loop(job, caught)
+    ending = recorded_ending(job.folder) if job.hosts.owner else contextlib.nullcontext()
+    with contextlib.closing(loop.log), ending:
+        publish(job.folder.path)
+        summary = finish(loop, (yield from loop.until_end()))
+        yield from loop.new_events()
     return summary
 
 
@@ -338,7 +341,7 @@ def _finished_summary(folder: runs.Run) -> dict[str, Any] | None:
 def train_group(run: RunConfig, kind: str, count: int, preset: str = "run") -> dict[str, Any]:
     """Train several runs that differ in their seed, or one for each fold of the data (cross-validation)."""
     numbers = range(run.seed, run.seed + count) if kind == "seed" else range(count)
-    group = choose_folder(check_complete(check_run(run)), preset, group=kind, difference=Contents().difference)
+    group = choose_folder(check_complete(check_run(run)), preset, group=kind, difference=Origin().difference)
     inside = [runs.Run(group.path / f"{kind}-{number}") for number in numbers]
     varied = (replace_fields(run, {VARIED[kind]: number}) for number in numbers)
     return sum_up(inside, [train(its, preset=preset, folder=at) for its, at in zip(varied, inside, strict=True)])

@@ -17,7 +17,7 @@ from ...machine.numerics import fixed_settings
 from ...machine.targets import HERE, Target, published
 from ...tasks.spec import Shape, rows_of
 from ...tasks.table import task_spec
-from ...training.setup import parameter_dtype
+from ...training.job import parameter_dtype
 from ...weights.opening import open_teacher
 from .program import Program, read_program
 

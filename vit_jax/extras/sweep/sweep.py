@@ -31,8 +31,8 @@ from ...reports.comparison import gather, is_number
 from ...runs.check import check_run
 from ...runs.values import flat, with_fields
 from ...tasks.table import task_spec
-from ...training.session import Event, Summary
-from ...training.setup import checked_arguments, open_data, plan, preflight, with_data
+from ...training.hooks import Event, Summary
+from ...training.job import checked_arguments, open_data, plan, preflight, with_data
 from ...training.train import steps
 from ...weights.start import check as check_start
 from ..report.tables import command_of

@@ -1,4 +1,4 @@
-"""Setting up a run: what is known to be wrong is refused, then its data determine network, compiled steps and order.
+"""A job: a run that is set up. What is known to be wrong is refused; then its data determine all that is computed.
 
 What a run is made from may lie anywhere: its data, the weights that it starts from, its teacher. Nothing is written.
 """
@@ -47,16 +47,6 @@ if TYPE_CHECKING:
 OF_A_HOST = ("data.dir", "dir", "name")
 
 
-@dataclass(frozen=True)
-class CheckedRun:
-    """A run that can be set up, and what was found out about it."""
-
-    run: RunConfig
-    division: Division  # as planned before jax starts
-    teacher: Teacher | None
-    hooks: Hooks
-
-
 def checked_arguments(
     run: Any, data: Any, class_names: Sequence[str], fields: Mapping[str, Any] = {}
 ) -> tuple[RunConfig, Given | None]:
@@ -76,8 +66,8 @@ def checked_arguments(
     return check_run(run), given
 
 
-def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
-    """Plan how a run that `check_run` has passed is divided, and open its teacher."""
+def preflight(run: RunConfig, hosts: Hosts = ALONE) -> tuple[Division, Teacher | None, Hooks]:
+    """How a run that `check_run` has passed is divided, as planned before jax starts; its teacher; its hooks."""
     if hosts.several and run.parallel == "pmap":
         raise UserError("hosts", "parallel is pmap, which works on one host only", "set it to jit")
     check_complete(run)
@@ -90,7 +80,7 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> CheckedRun:
     for name, hook in hooks.of.items() if hosts.several else ():
         if type(hook).due is not Hook.due:
             raise UserError(Field("hooks"), f"{name} wants steps alone, and there are several hosts", "leave it out")
-    return CheckedRun(run, division, teacher, hooks)
+    return division, teacher, hooks
 
 
 def choose_folder(
@@ -149,8 +139,8 @@ def _ended_before(folder: runs.Run, paths: Iterable[Path]) -> bool:
     return False
 
 
-class Contents:
-    """The data of a run, opened once, and whether a folder holds a run that was made from the same."""
+class Origin:
+    """What a run is made from, its data opened once; whether a folder holds a run that was made from the same."""
 
     def __init__(self, given: Given | None = None, fetch: bool = True, hosts: Hosts = ALONE):
         self.given, self.fetch, self.hosts = given, fetch, hosts
@@ -246,57 +236,74 @@ OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What is determined by a run's config and its data."""
+class Job:
+    """A run that is set up: what its config and its data determine, and where it lies."""
 
-    as_given: RunConfig  # by the user, with the sizes that the data determines
+    stated: RunConfig  # as its user gave it, with the sizes that the data determines
     run: RunConfig  # as it is trained: the same without overfit_batches, else changed by `plan`
-    dataset: Data
+    folder: runs.Run
+    preset: str  # by whose name config.json knows it
+    data: Data
     order: Order
     epochs: int
     teacher: Teacher | None  # without the arrays of its network
     task: Task
     engine: Engine  # of the run as its fields say, without stages
+    stages: Mapping[int, Engine]  # {step after which it begins: its engine}, the first 0
     evaluator: Evaluator
     environment: dict[str, Any]
     hooks: Hooks
-    stages: Mapping[int, Engine]  # {step after which it begins: its engine}, the first 0
+
+    @property
+    def hosts(self) -> Hosts:
+        return self.engine.hosts
 
     @property
     def identity(self) -> dict[str, Any]:
         """JSON values of config.json by which a run resumes only with the data and the teacher that it began with."""
         frozen = frozen_digest(self.task)
-        return {"data": self.dataset.identity, **({"frozen": frozen} if frozen else {})}
+        return {"data": self.data.identity, **({"frozen": frozen} if frozen else {})}
 
     @property
     def steps(self) -> int:
         """Training steps of the run."""
         return self.epochs * self.order.steps_per_epoch
 
-    def is_end(self, step: int, stale: int) -> bool:
-        """Whether the run ends after this step, with so many epochs since the best validation."""
-        return step >= self.steps or bool(self.run.patience and stale >= self.run.patience)
-
     @property
     def stop(self) -> int:
         """The step after which this process ends, because of the budget max_steps or the end of the run."""
         return min(self.steps, self.run.max_steps or self.steps)
 
+    def is_end(self, step: int, stale: int) -> bool:
+        """Whether the run ends after this step, with so many epochs since the best validation."""
+        return step >= self.steps or bool(self.run.patience and stale >= self.run.patience)
 
-def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
-    """Build the network, the training step and the evaluation step of a run with its data."""
+    def engine_at(self, step: int) -> Engine:
+        """That which does the next step after so many."""
+        return engine_at(self.stages, step)
+
+
+def open_job(
+    run: RunConfig,
+    data: Data,
+    folder: runs.Run,
+    preset: str = "run",
+    teacher: Teacher | None = None,
+    hooks: Hooks | None = None,
+    hosts: Hosts = ALONE,
+) -> Job:
+    """Build the network, the training step and the evaluation step of a run with its data; see `preflight`."""
     from ..models.build import definition
-    from ..models.lowering import rounds_factors
     from ..tasks.computed import task_of
     from .engine.evaluator import Evaluator
     from .engine.optim import Optimizer
     from .engine.pmap import make_engine
 
-    as_given = with_data(checked.run, dataset)
-    run, order, epochs = plan(as_given, dataset)
-    if (teacher := checked.teacher) is not None:
-        task_spec(run.task).check_teacher(teacher, run, dataset)
-    task = task_of(run, dataset.metadata()).load_frozen_arrays(teacher)
+    stated = with_data(run, data)
+    run, order, epochs = plan(stated, data)
+    if teacher is not None:
+        task_spec(run.task).check_teacher(teacher, run, data)
+    task = task_of(run, data.metadata()).load_frozen_arrays(teacher)
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
     define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))
@@ -304,22 +311,39 @@ def set_up(checked: CheckedRun, dataset: Data, hosts: Hosts = ALONE) -> Setup:
     steps = epochs * order.steps_per_epoch
     optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run))
     engine = make_engine(run, define, task, optimizer, hosts)
-    stages = engines_of(engine, run, steps)
-    check_shares(dataset.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
+    check_shares(data.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
+    job = Job(
+        stated,
+        run,
+        folder,
+        preset,
+        data,
+        order,
+        epochs,
+        teacher,
+        task,
+        engine,
+        engines_of(engine, run, steps),
+        Evaluator(run.model, define(), task, engine.devices),
+        environment_of(run, engine),
+        hooks or Hooks(run),
+    )
+    hosts.compare({"data": text_digest(job.identity)} | job.environment["versions"])
+    return job
+
+
+def environment_of(run: RunConfig, engine: Engine) -> dict[str, Any]:
+    """What may change the last bits of results: versions, devices, and how the steps of a run are computed on them."""
+    from ..models.lowering import rounds_factors
+
     parallel = run.parallel + (f", fsdp {run.fsdp}" if run.fsdp > 1 else "")
     parallel += (", scan" if run.scan else "") + (f", remat {run.remat}" if run.remat != "none" else "")
     parallel += ", fused attention" if engine.attention[0] else ""
-    environment = backend.environment() | {"parallel": parallel}
+    found = backend.environment() | {"parallel": parallel}
     if rounds_factors(run.compute_dtype):
-        environment["bfloat16"] = "factors of linear layers"
-    environment |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": hosts.count}
-    environment |= {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
-    evaluator = Evaluator(run.model, define(), task, engine.devices)
-    setup = Setup(
-        as_given, run, dataset, order, epochs, teacher, task, engine, evaluator, environment, checked.hooks, stages
-    )
-    hosts.compare({"data": text_digest(setup.identity)} | environment["versions"])
-    return setup
+        found["bfloat16"] = "factors of linear layers"
+    found |= {"devices": len(engine.devices), "accumulate": engine.parts, "hosts": engine.hosts.count}
+    return found | {"steps_per_dispatch": run.steps_per_dispatch, "async_save": run.async_save}
 
 
 def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
