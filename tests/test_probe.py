@@ -94,7 +94,7 @@ def test_linear_is_scikit_learns_with_the_best_c_of_validation(splits):
         other = LogisticRegression(C=10.0**power, max_iter=1000).fit(train, labels)
         assert other.score(unseen, its) <= found.chosen["chosen_accuracy"]
     _, result = vit_jax.evaluate("bare.safetensors", source="digits", probe="linear")
-    assert result.metrics["accuracy"] == pytest.approx(accuracy_score(truth, theirs.predict(test)), abs=1e-2) != 0
+    assert result.metrics["accuracy"] == pytest.approx(accuracy_score(truth, theirs.predict(test)), abs=2e-2) != 0
     assert "chosen on validation" in result.notes[0] and " values from 1e-06 to 1e+06" in result.notes[0]
 
 
