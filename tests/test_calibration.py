@@ -145,11 +145,11 @@ def test_probabilities_are_written_with_the_digits_of_float32_and_with_the_truth
 
 def measured(net, folder, images, labels):
     """The test split of a run, and the result on it."""
-    from vit_jax.data.base import Given
+    from vit_jax.data.base import GivenData
     from vit_jax.models.state import split_model
     from vit_jax.training.engine.evaluator import Evaluator
 
-    data = net.task.open_data(net.run, Given(DATA[net.outputs.kind], ()))
+    data = net.task.open_data(net.run, GivenData(DATA[net.outputs.kind], ()))
     definition, tree = split_model(net.model)
     evaluator, split = Evaluator(net.run.model, definition, net.task), data.splits["test"]
     out = evaluator.outputs_of(evaluator.to_devices(tree), split, 32)

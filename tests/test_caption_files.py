@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.test_shards import tar
-from vit_jax.data.base import Given
+from vit_jax.data.base import GivenData
 from vit_jax.data.captions import shapes
 from vit_jax.data.captions.captioned import read_captioned
 from vit_jax.data.captions.config import CaptionData
@@ -161,7 +161,7 @@ def test_what_cannot_be_trained_on_is_refused(folder, tmp_path):
 
 
 def given_(data, **fields):
-    return open_captions(CaptionData(length=14, **fields), 32, 3, (4, 4), seed=1, given=Given(data))
+    return open_captions(CaptionData(length=14, **fields), 32, 3, (4, 4), seed=1, given=GivenData(data))
 
 
 def test_what_python_gives_is_what_files_hold(folder):

@@ -9,7 +9,7 @@ from vit_jax.data.captions.captioned import find_captions, without_captions
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.images.open import open_other_images
 from vit_jax.errors import UserError
-from vit_jax.extras.sets.prepare import Contents, write_set
+from vit_jax.extras.sets.prepare import SetArrays, write_set
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_prepared_set_at_a_url_is_the_set_on_disk(bucket, tmp_path):
 def test_the_file_of_an_official_set_at_a_url_is_fetched_once(bucket, tmp_path):
     rng, local = np.random.default_rng(0), tmp_path / "sets"
     pixels = {split: rng.integers(0, 256, (20, 28, 28, 1), np.uint8) for split in ("train", "test")}
-    write_set(local, "mnist", Contents(pixels, {split: np.arange(20) % 10 for split in pixels}, tuple("0123456789")))
+    write_set(local, "mnist", SetArrays(pixels, {split: np.arange(20) % 10 for split in pixels}, tuple("0123456789")))
     upload(bucket, local, "sets")
     here, there = (open_dataset(a_run("mnist", image=28, dir=place)) for place in (str(local), "s3://bucket/sets"))
     assert there.identity == here.identity and fetched(bucket) == ["sets/mnist/3.0.1.npz"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_jax.data.base import Given
+from vit_jax.data.base import GivenData
 from vit_jax.data.batches import batches
 from vit_jax.data.order import TEST, VALIDATION, hold_out
 from vit_jax.data.texts import corpus
@@ -43,7 +43,7 @@ def content(dataset, steps: int = 12) -> list[bytes]:
 
 
 def test_batches_from_a_file_are_to_the_bit_those_of_arrays_in_memory(files):
-    mapped, memory = open_sentences(files), open_sentences(files, given=Given(PAIRS))
+    mapped, memory = open_sentences(files), open_sentences(files, given=GivenData(PAIRS))
     train = mapped.splits["train"]
     assert isinstance(train.flat_source.ids, np.memmap) and not isinstance(
         memory.splits["train"].flat_source.ids, np.memmap
@@ -150,7 +150,7 @@ def test_other_texts_seeds_lengths_and_sides_are_other_corpora(files, tmp_path):
 
 def test_without_a_cache_that_can_be_written_ids_are_in_memory(files, tmp_path):
     (tmp_path / "cache").write_text("a file, where a folder is needed")
-    assert content(open_sentences(files)) == content(open_sentences(files, given=Given(PAIRS)))
+    assert content(open_sentences(files)) == content(open_sentences(files, given=GivenData(PAIRS)))
 
 
 def test_the_cache_of_corpora_is_beside_that_of_programs(monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.image_sources import a_run, everything, names, open_dataset, write_images, write_npz, write_tfds
-from vit_jax.data.base import Given
+from vit_jax.data.base import GivenData
 from vit_jax.data.images.open import open_images
 from vit_jax.errors import UserError
 from vit_jax.runs.check import check_run
@@ -247,7 +247,7 @@ def test_arrays_of_any_numbers_become_8_bits_by_a_range(dtype, tmp_path):
     assert f"holds values from 0 to {top}, not all within 0 to 9; give" in refusal(source, range=(0.0, 9.0))
     for low, high in ((0.0, float(top)), (-3.0, 5000.0)):
         kept = {"test": 0.0, "validation": 0.0, "range": (low, high)}
-        for given in (None, Given((images, np.arange(300) % 2))):
+        for given in (None, GivenData((images, np.arange(300) % 2))):
             run = a_run("arrays" if given else source, **kept)
             found = everything(open_images(run.data, 8, 1, given=given).splits["train"])[..., 0]
             wanted = np.floor((images.astype(np.float64) - low) * 255 / (high - low) + 0.5)
@@ -333,7 +333,7 @@ def test_labels_are_asked_whether_they_begin_at_1_and_no_class_is_empty_in_silen
     np.savez(tmp_path / "a.npz", **stored, **({"class_names": names} if names else {}))
     run = a_run("arrays" if given else tmp_path / "a.npz", validation=0.1)
     try:
-        said = open_images(run.data, 8, 1, given=Given(arrays, names) if given else None).remarks[0]
+        said = open_images(run.data, 8, 1, given=GivenData(arrays, names) if given else None).remarks[0]
     except UserError as error:
         said = str(error)
     assert says in said

@@ -294,7 +294,7 @@ def prepared(folder: Path) -> None:
     from convert import rules
     from convert.dialects import LAYOUTS
     from convert.dialects.architectures import lookup
-    from vit_jax.extras.sets.prepare import Contents, write_set
+    from vit_jax.extras.sets.prepare import SetArrays, write_set
     from vit_jax.models.vit_config import ViTConfig
     from vit_jax.runs.values import from_dict
 
@@ -331,7 +331,7 @@ def prepared(folder: Path) -> None:
     ):
         pixels = {split: rng.integers(0, 256, (n, *shape), np.uint8) for split, n in (("train", 300), ("test", 60))}
         labels = {split: np.arange(len(x)) % classes for split, x in pixels.items()}
-        write_set(folder / "sets", name, Contents(pixels, labels, tuple(map(str, range(classes)))))
+        write_set(folder / "sets", name, SetArrays(pixels, labels, tuple(map(str, range(classes)))))
     (folder / "multi30k").mkdir()
     for name, count in (("train", 300), ("val", 20), ("test", 20)):
         for language, says in (("en", "{} dogs run."), ("de", "{} Hunde rennen.")):

@@ -18,7 +18,7 @@ from PIL import Image
 import vit_jax
 from tests.image_sources import a_run, everything, open_dataset
 from vit_jax import runs
-from vit_jax.data.base import Given
+from vit_jax.data.base import GivenData
 from vit_jax.errors import UserError
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.computed import task_class
@@ -57,13 +57,13 @@ def test_arrays_are_cut_and_identified_as_in_a_file(splits, tmp_path):
     np.savez(tmp_path / "arrays.npz", **arrays, class_names=["a", "b", "c"])
     run = a_run(tmp_path / "arrays.npz")
     of_file = open_dataset(run)
-    given = task_class(run.task).open_data(run, Given(parts if len(parts) > 1 else parts["train"], ["a", "b", "c"]))
+    given = task_class(run.task).open_data(run, GivenData(parts if len(parts) > 1 else parts["train"], ["a", "b", "c"]))
     assert given.identity == of_file.identity and given.same_as(of_file.identity)
     assert given.metadata() == of_file.metadata() and list(given.splits) == list(of_file.splits)
     for name, split in given.splits.items():
         assert (split.labels == of_file.splits[name].labels).all()
         assert (everything(split) == everything(of_file.splits[name])).all()
-    other = task_class(run.task).open_data(run, Given((255 - IMAGES, LABELS), ["a", "b", "c"]))
+    other = task_class(run.task).open_data(run, GivenData((255 - IMAGES, LABELS), ["a", "b", "c"]))
     assert not other.same_as(of_file.identity)
 
 
@@ -136,12 +136,12 @@ def test_a_sequence_is_the_same_data_as_its_arrays(form, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run, data = a_run("arrays"), FORMS[form]()
     open_data = task_class(run.task).open_data
-    of_arrays, given = open_data(run, Given((IMAGES, LABELS), ["a", "b", "c"])), open_data(run, Given(data))
+    of_arrays, given = open_data(run, GivenData((IMAGES, LABELS), ["a", "b", "c"])), open_data(run, GivenData(data))
     assert given.identity == of_arrays.identity and given.metadata() == of_arrays.metadata()
     for name, split in given.splits.items():
         assert (everything(split) == everything(of_arrays.splits[name])).all()
     small = replace(run, data=replace(run.data, memory=0.0))
-    apart = open_data(small, Given(data))
+    apart = open_data(small, GivenData(data))
     assert (everything(apart.splits["train"]) == everything(of_arrays.splits["train"])).all()
 
 
@@ -209,7 +209,7 @@ def test_two_examples_are_no_pair_of_images_and_labels():
     run = a_run("arrays")
     for data in ([(IMAGES[0], 0), (IMAGES[1], 1)], [{"image": x, "label": i} for i, x in enumerate(IMAGES[:2])]):
         small = replace(run, data=replace(run.data, test=0.0, validation=0.0))
-        assert len(task_class(run.task).open_data(small, Given(data)).splits["train"]) == 2
+        assert len(task_class(run.task).open_data(small, GivenData(data)).splits["train"]) == 2
 
 
 def test_a_run_on_arrays_goes_on_with_them_by_the_same_call(trained):
@@ -408,7 +408,7 @@ def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
     for side, language in enumerate(("en", "de")):
         (tmp_path / f"train.{language}").write_text("".join(pair[side] + "\n" for pair in PAIRS))
     of_files, task = task_class(run.task).open_data(run), task_class(run.task)
-    given = task.open_data(run, Given(PAIRS))
+    given = task.open_data(run, GivenData(PAIRS))
     assert given.identity == of_files.identity and given.metadata() == of_files.metadata()
     for form in (
         lambda pair: list(pair),
@@ -416,20 +416,20 @@ def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
         lambda pair: {"translation": {"en": pair[0], "de": pair[1]}},
     ):
         sequence = Sequenced([form(pair) for pair in PAIRS])
-        assert task.open_data(run, Given(sequence)).identity == given.identity
-    own = task.open_data(run, Given({"train": PAIRS[:30], "test": PAIRS[30:]}))
+        assert task.open_data(run, GivenData(sequence)).identity == given.identity
+    own = task.open_data(run, GivenData({"train": PAIRS[:30], "test": PAIRS[30:]}))
     assert len(own.splits["test"]) == 10
-    other = task.open_other_data(run, given.metadata(), "", Given({"validation": PAIRS[:9], "train": PAIRS}))
+    other = task.open_other_data(run, given.metadata(), "", GivenData({"validation": PAIRS[:9], "train": PAIRS}))
     assert (other.name, len(other.split), other.total) == ("validation", 9, 49)
     assert other.split.source[3].tolist() == [*of_files.source.encode("one d"), *[0] * 14]
     python = replace(run, data=replace(run.data, source="pairs"))
     for data, says in (
         (None, r"was given in Python.*data=\[\(source, target\), \.\.\.\]"),
-        (Given(["one", "two"]), "data: is no list of pairs of texts; give"),
-        (Given({"test": PAIRS}), "has no train split, only test"),
-        (Given([]), r"^data: is empty; give \[\(source"),
-        (Given({"train": PAIRS, "test": []}), "^data: test is empty; give"),
-        (Given(PAIRS, ["a"]), "texts have no classes"),
+        (GivenData(["one", "two"]), "data: is no list of pairs of texts; give"),
+        (GivenData({"test": PAIRS}), "has no train split, only test"),
+        (GivenData([]), r"^data: is empty; give \[\(source"),
+        (GivenData({"train": PAIRS, "test": []}), "^data: test is empty; give"),
+        (GivenData(PAIRS, ["a"]), "texts have no classes"),
     ):
         with pytest.raises(UserError, match=says):
             task.open_data(python, data)

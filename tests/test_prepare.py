@@ -205,7 +205,7 @@ def other_bit(path):
 def test_a_damaged_file_is_named_and_stays(home, damage, says):
     _, _, made = small("cifar10")
     pixels, labels = ({split: made[split][i] for split in made} for i in (0, 1))
-    path = prepare.write_set(home, "cifar10", prepare.Contents(pixels, labels, tuple("0123456789")))
+    path = prepare.write_set(home, "cifar10", prepare.SetArrays(pixels, labels, tuple("0123456789")))
     damage(path)
     before = path.read_bytes() if path.is_file() else None
     text = refusal("cifar10")

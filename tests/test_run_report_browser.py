@@ -47,13 +47,13 @@ def trained(tmp_path_factory):
     import jax
 
     from vit_jax.commands import train as command
-    from vit_jax.extras.sets.prepare import Contents, write_set
+    from vit_jax.extras.sets.prepare import SetArrays, write_set
 
     folder, rng = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
     pixels = {split: rng.integers(0, 256, (n, 32, 32, 3), np.uint8) for split, n in (("train", 300), ("test", 200))}
     labels = {split: np.arange(len(x)) % 100 for split, x in pixels.items()}
     (folder / "sets").mkdir()
-    write_set(folder / "sets", "cifar100", Contents(pixels, labels, tuple(map(str, range(100)))))
+    write_set(folder / "sets", "cifar100", SetArrays(pixels, labels, tuple(map(str, range(100)))))
     text = "--model.text.width 16 --model.text.heads 2 --model.text.hidden 32 --model.text.decoder-depth 2"
     vit = "--model.vit.width 16 --model.vit.heads 2 --model.vit.hidden 32 --model.vit.depth 1"
     image = "--model.width 16 --model.heads 2 --model.hidden 32 --model.depth 2"

@@ -19,7 +19,7 @@ from vit_jax.config.run import RunConfig
 from vit_jax.data.captions.config import CaptionData
 from vit_jax.data.captions.open import open_captions
 from vit_jax.data.images.config import ImageData
-from vit_jax.data.items import Asked, Items, Listed
+from vit_jax.data.items import Items, Listed, SourceRequest
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.data.texts.open import open_sentences
 from vit_jax.data.texts.pairs import find_pairs_of_items, place
@@ -86,7 +86,9 @@ def test_what_is_learned_is_any_field_and_images_are_known_by_what_they_are(pack
     assert open_dataset(a_run("birds:owls", memory=0)).same_as(found.identity)
     numbers = open_dataset(a_run("birds:owls", labels=("weight",), target="number"))
     assert numbers.splits["train"].source_labels[:3].tolist() == [[1.5], [2.5], [3.5]]
-    alike = [(key, {**fields, "image": png(99)}, split) for key, fields, split in birds("", Asked("", "", False))]
+    alike = [
+        (key, {**fields, "image": png(99)}, split) for key, fields, split in birds("", SourceRequest("", "", False))
+    ]
     monkeypatch.setattr(package, "open_birds", lambda rest, asked: alike)
     assert not open_dataset(a_run("birds:owls")).same_as(found.identity)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax.data.base import Given
+from vit_jax.data.base import GivenData
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
 from vit_jax.data.images.sources.arrays import typed_labels
@@ -249,7 +249,7 @@ def test_other_data_is_matched_by_name_and_what_it_lacks_is_unknown(trained):
 
 def test_a_batch_has_numbers_normalised_by_the_training_part_and_labels_that_none_has_keep_their_place():
     numbers = OF["number"][0]
-    data = open_images(ImageData(), 4, 1, given=Given((IMAGES, numbers)))
+    data = open_images(ImageData(), 4, 1, given=GivenData((IMAGES, numbers)))
     train, test = data.splits["train"], data.splits["test"]
     batch = train.examples(np.arange(len(train)))["label"]
     assert batch.dtype == np.float32 and np.abs(batch.mean(0)).max() < 1e-5 and np.abs(batch.std(0) - 1).max() < 1e-5
@@ -257,7 +257,7 @@ def test_a_batch_has_numbers_normalised_by_the_training_part_and_labels_that_non
     expected = (numbers[test.rows] - numbers[train.rows].mean(0)) / numbers[train.rows].std(0)
     np.testing.assert_allclose(test.examples(np.arange(len(test)))["label"], expected, atol=1e-6)
     sets = BITS * [1, 0, 1]
-    data = open_images(ImageData(), 4, 1, given=Given((IMAGES, sets)))
+    data = open_images(ImageData(), 4, 1, given=GivenData((IMAGES, sets)))
     assert data.outputs.names == ("0", "1", "2") and data.sizes == {"classes": 3}
     assert "train has no example of 1 of the 3 labels (1)" in data.remarks
     np.testing.assert_array_equal(
@@ -269,11 +269,11 @@ def test_very_uneven_classes_and_labels_are_remarked_on_unless_something_evens_t
     few = np.repeat([0, 1], [140, 10])
     rare = np.stack([few, 1 - few, few * 0 + 1], 1)
     for labels, fields in ((few, "`loss.prior True`, or with"), (rare, "with `loss.class_weights balanced`")):
-        remarks = Classify.open_data(a_run(".", "x"), Given((IMAGES[:150], labels))).remarks
+        remarks = Classify.open_data(a_run(".", "x"), GivenData((IMAGES[:150], labels))).remarks
         said = next(remark for remark in remarks if "learns to neglect" in remark)
         assert "and only 7 of the" in said and fields in said
     for name, value in (("prior", True), ("class_weights", "effective"), ("focal", 2.0)):
-        data = Classify.open_data(a_run(".", "x", **{f"loss.{name}": value}), Given((IMAGES[:150], few)))
+        data = Classify.open_data(a_run(".", "x", **{f"loss.{name}": value}), GivenData((IMAGES[:150], few)))
         assert not any("neglect" in remark for remark in data.remarks)
         assert bool(data.of_loss) == (name != "focal")
 

@@ -15,7 +15,7 @@ from tests.test_dialect_seq2seq import CONFIGS
 from tests.test_resume import Crash, at_step, crash
 from vit_jax.commands import evaluate, predict
 from vit_jax.config.run import OptimConfig, RunConfig
-from vit_jax.data.base import Given
+from vit_jax.data.base import GivenData
 from vit_jax.data.texts import numbers
 from vit_jax.data.texts.config import SentenceData
 from vit_jax.errors import UserError
@@ -423,7 +423,7 @@ def test_a_run_with_a_tokenizer_is_used_as_any_other(run, tmp_path, capsys):
     vit_jax.export(net, tmp_path / "weights.safetensors")
     assert vit_jax.load(tmp_path / "weights.safetensors").lacks == ("vocabulary",)
     again = replace(its, data=replace(its.data, tokenizer=str(whole.path / "tokenizer")))
-    data = task_class("translate").open_data(again, Given(PAIRS[:50]))
+    data = task_class("translate").open_data(again, GivenData(PAIRS[:50]))
     assert data.source.kept == net.source.kept, "another run may take it over"
 
 
@@ -460,7 +460,7 @@ def test_scores_are_those_of_sacrebleu_on_texts(run, capsys):
 def test_a_unigram_is_not_trained_on_data_that_no_file_holds():
     its = replace(TINY, data=replace(TINY.data, tokenizer="unigram"))
     with pytest.raises(UserError, match=r"^data\.tokenizer is unigram, which no two trainings make alike"):
-        task_class("translate").open_data(its, Given(PAIRS))
+        task_class("translate").open_data(its, GivenData(PAIRS))
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp
     filled = starting.fill_run(base, {"data.source": "pairs"}, own=False)
     assert filled.data.tokenizer == str(whole.path / "tokenizer") and filled.task == "translate"
     filled = replace(filled, data=replace(filled.data, lengths=(40,)))
-    data = task_class("translate").open_data(filled, Given([("A red fox.", "Ein roter Fuchs.")] * 20))
+    data = task_class("translate").open_data(filled, GivenData([("A red fox.", "Ein roter Fuchs.")] * 20))
     sized = replace(filled, model=filled.model.with_sizes(data.sizes))
     started = starting.start(sized, data.metadata())
     assert "it gives the network, data.tokenizer" in " ".join(started.description.split())

@@ -38,7 +38,7 @@ TARGETS = {  # {name: --to}
     "out": "huggingface",
     "run": "vit-jax",
 }
-Contents = dict[str, bytes]
+Files = dict[str, bytes]
 
 
 def model(path: Path, seed: int) -> str:
@@ -60,7 +60,7 @@ def words(place: Path) -> list[str]:
     return [str(place), "--to", TARGETS[place.name], *SAID]
 
 
-def contents(place: Path) -> Contents:
+def contents(place: Path) -> Files:
     """{path beside or inside: bytes} of all that belongs to a target."""
     files = {str(p.relative_to(place.parent)): p for p in place.parent.rglob("*") if p.is_file()}
     return {name: path.read_bytes() for name, path in files.items() if not name.startswith(".")}
@@ -272,7 +272,7 @@ def test_however_far_the_moves_get_no_weights_have_files_of_others(
         assert name != "out" or found == whole
 
 
-def ends(place: Path, sources: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Contents]:
+def ends(place: Path, sources: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
     assert convert(sources[0], *words(place)) == (0, "")
     yield contents(place)
     for last in range(20):

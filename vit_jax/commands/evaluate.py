@@ -112,12 +112,12 @@ def evaluate(
         UserError: where there is no such split, the network does not have the classes, the run's own data is not what
             it was trained on, there are no images to mirror, or no classes for a probe.
     """
-    from ..data.base import Given
+    from ..data.base import GivenData
 
     texts = dict[str, Any](source_language=source_language, target_language=target_language, prefix=prefix, task=task)
     other = DataOptions(source=source, dir=data_dir, range=tuple(data_range), **texts, **table_fields(table))
     name, network = _network(path, which, ema, other.spoken)
-    given = Given.of(data, class_names)
+    given = GivenData.of(data, class_names)
     how = dict[str, Any](batch=batch, flip=flip, probe=probe, bootstrap=bootstrap, skip_unreadable=skip_unreadable)
     parts = dict[str, Any](share=share, outputs=os.fspath(outputs), joined=os.fspath(joined))
     asked = EvaluateFlags(run=name, split=split, weights=which, data=other, force=True, **how, **parts)

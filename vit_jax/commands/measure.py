@@ -22,7 +22,7 @@ from .selection import LanguageFlags, SelectionFlags, TableFlags, UnreadableFlag
 from .share import OUTPUTS, facts_of, read_outputs, read_share, split_digest, write_outputs
 
 if TYPE_CHECKING:
-    from ..data.base import Data, Given
+    from ..data.base import Data, GivenData
     from ..tasks.base import Evaluation, Task
     from ..tasks.predictor import Predictor
     from ..training.engine.evaluator import Evaluator
@@ -79,7 +79,7 @@ class Request:
     flags: EvaluateFlags  # `run` is what messages call a network in memory
     ema: bool | None  # as of `vit_jax.load`
     search: Mapping[str, Any]
-    given: Given | None = None
+    given: GivenData | None = None
     network: Predictor | None = None
 
     @property

@@ -53,7 +53,7 @@ Rows = Callable[[int], np.ndarray] | None  # of a batch of so many, those that t
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenData:
     """Examples that Python gave, in place of a source that a config names."""
 
     data: Any  # those of train, or {split: its examples}, each in the form that the task takes

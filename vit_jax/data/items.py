@@ -1,8 +1,8 @@
 """Items: what a `data.source NAME:REST` gives, for labelled images, captions, pairs of texts and predictions alike.
 
 NAME is one of SOURCES in vit_jax/plugins.py, or an entry point `vit_jax.sources` of another package. It stands for a
-function of REST and `Asked`, which returns `Items`, or a list of (key, {field: value}, split) as `Listed` takes it; or,
-for labelled images alone, a `Source` as of images/sources/base.py.
+function of REST and `SourceRequest`, which returns `Items`, or a list of (key, {field: value}, split) as `Listed` takes
+it; or, for labelled images alone, a `Source` as of images/sources/base.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETS = "tfds"  # in SOURCES: what opens the sets whose names alone are a data.so
 MDS = "mds:"  # began the shards of MosaicML's streaming
 
 
-class Asked(NamedTuple):
+class SourceRequest(NamedTuple):
     """What a source is to know besides its text."""
 
     field: str  # what messages call it
@@ -207,7 +207,7 @@ def source_named(source: str) -> str:
     return name if name in SOURCES else ""
 
 
-def open_any(source: str, asked: Asked) -> Items | Source:
+def open_any(source: str, asked: SourceRequest) -> Items | Source:
     """What the function gives for whose name a data.source begins with."""
     name, _, rest = source.partition(":")
     open_source = SOURCES[name]
@@ -219,7 +219,7 @@ def open_any(source: str, asked: Asked) -> Items | Source:
     return found
 
 
-def open_items(source: str, asked: Asked, images: bool = False) -> Items:
+def open_items(source: str, asked: SourceRequest, images: bool = False) -> Items:
     """The same of items, with images where these are wanted. Raises UserError for a source of labelled images alone."""
     found = open_any(source, asked)
     if isinstance(found, Source):

@@ -29,7 +29,7 @@ from jax import Array
 
 from ..config.network import Teacher
 from ..config.run import RunConfig
-from ..data.base import Data, Given
+from ..data.base import Data, GivenData
 from ..errors import Field, UserError
 from ..figures.parts import Part
 from ..files.output import html_table
@@ -114,7 +114,7 @@ class Task:
     # What a subclass defines.
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
+    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> Data:
         """Open, check and split the data of a run. Called first, before there is a task.
 
         Args:
@@ -207,7 +207,7 @@ class Task:
 
     @classmethod
     def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
     ) -> Any:
         """Data that a trained network is only evaluated on, prepared for it as its own was, as data.Other has them.
 

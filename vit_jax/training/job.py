@@ -38,7 +38,7 @@ from ..weights.start import start
 from .hooks import Hook, Hooks
 
 if TYPE_CHECKING:
-    from ..data.base import Data, Given, Order
+    from ..data.base import Data, GivenData, Order
     from ..tasks.base import Task
     from .engine.engine import Engine
     from .engine.evaluator import Evaluator
@@ -49,9 +49,9 @@ OF_A_HOST = ("data.dir", "dir", "name")
 
 def checked_arguments(
     run: Any, data: Any, class_names: Sequence[str], fields: Mapping[str, Any] = {}
-) -> tuple[RunConfig, Given | None]:
+) -> tuple[RunConfig, GivenData | None]:
     """The arguments of `train`, checked; `fields` are other values of fields of `run`."""
-    from ..data.base import Given
+    from ..data.base import GivenData
 
     if isinstance(run, str):
         run = preset(run).run if data is None else on_other_data(preset(run).run)
@@ -59,7 +59,7 @@ def checked_arguments(
         what = f"run is a {type(run).__name__}"
         raise UserError(what, remedy="give a preset's name, or a RunConfig such as vit_jax.preset('digits').run")
     run = with_fields(run, fields) if fields else run
-    if given := Given.of(data, class_names):
+    if given := GivenData.of(data, class_names):
         if not run.data.given:
             raise UserError("data", f"the task {run.task} takes none from Python", "give data.source")
         run = replace(run, data=replace(run.data, source=run.data.given))
@@ -109,7 +109,7 @@ def frozen_digest(task: Task) -> str:
     return text_digest(digests) if digests else ""
 
 
-def open_data(run: RunConfig, given: Given | None = None, fetch: bool = True) -> Data:
+def open_data(run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> Data:
     """Open the data of a run."""
     from ..tasks.computed import task_class
 
@@ -142,7 +142,7 @@ def _ended_before(folder: runs.Run, paths: Iterable[Path]) -> bool:
 class Origin:
     """What a run is made from, its data opened once; whether a folder holds a run that was made from the same."""
 
-    def __init__(self, given: Given | None = None, fetch: bool = True, hosts: Hosts = ALONE):
+    def __init__(self, given: GivenData | None = None, fetch: bool = True, hosts: Hosts = ALONE):
         self.given, self.fetch, self.hosts = given, fetch, hosts
         self._opened: dict[tuple[DataConfig, int], Data] = {}
 

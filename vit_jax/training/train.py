@@ -38,7 +38,7 @@ from .state import run_now
 from .stopping import Caught, signals
 
 if TYPE_CHECKING:
-    from ..data.base import Given
+    from ..data.base import GivenData
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ def steps_with(
     preset: str,
     folder: runs.Run | None,
     resumed: bool,  # the folder is named as that of a run to go on with
-    given: Given | None = None,
+    given: GivenData | None = None,
     begin: Callable[[runs.Run], None] = lambda folder: None,
 ) -> Generator[Event, None, Summary]:
     """Train on some hosts, telling what happens."""

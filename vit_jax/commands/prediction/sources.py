@@ -21,7 +21,7 @@ from ...data.images.tables.columns import Declared
 from ...data.images.tables.files import find_table
 from ...data.images.tables.open import table_files
 from ...data.inputs import Stored
-from ...data.items import Asked, Items, open_items, source_named
+from ...data.items import Items, SourceRequest, open_items, source_named
 from ...errors import UserError
 from ...files.digests import bytes_digest
 from ...files.lines import Line, read_lines
@@ -74,7 +74,7 @@ def _is_local(given: Any) -> bool:
 def _elsewhere(text: str) -> Source:
     """The images of a source by name, or below a URL. Raises UserError where there are none."""
     if source_named(text):
-        return ItemInputs(open_items(text, Asked(text), images=True))
+        return ItemInputs(open_items(text, SourceRequest(text), images=True))
     folder, _, name = text.rpartition("/")
     if posixpath.splitext(name)[1].lower() in EXTENSIONS:
         return StoredImages(store_of(folder), [name])

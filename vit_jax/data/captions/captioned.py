@@ -17,7 +17,7 @@ from ...files import strict_json
 from ...files.lines import quote, read_lines
 from ...files.places import copied
 from ...files.reading import open_regular
-from ..base import Given, not_given
+from ..base import GivenData, not_given
 from ..images.high_bit_depth import Range
 from ..images.sources.arrays import Arrays, arrays_split
 from ..images.sources.base import Examples
@@ -25,7 +25,7 @@ from ..images.sources.folders import Files
 from ..images.sources.given import Sequenced, halves
 from ..images.sources.item_images import examples_of
 from ..images.sources.layout import Folder, Unused
-from ..items import Asked, open_items, source_named
+from ..items import SourceRequest, open_items, source_named
 from .config import GIVEN, SHAPES, TABLE, CaptionData
 
 FOLDER, COCO = "captions:", "coco:"
@@ -38,7 +38,7 @@ Captioned = dict[str, list[str]]  # by paths of images, in the order of the file
 Found = dict[str, tuple[Examples, list[list[str]]]]  # {split: (its images, the captions of each)}
 
 
-def find_captions(data: CaptionData, given: Given | None = None) -> Found:
+def find_captions(data: CaptionData, given: GivenData | None = None) -> Found:
     """Images with captions, in `data.source` or given -> {split: (its images, the captions of each)}."""
     if given is not None:
         return _read_given(given, data.range)
@@ -60,7 +60,7 @@ def find_captions(data: CaptionData, given: Given | None = None) -> Found:
 def _of_items(data: CaptionData) -> Found:
     """Images with captions that are items: each line of an item's text is one."""
     field = f"data.source {data.source}"
-    items = open_items(data.source, Asked(field, data.dir, data.verify), images=True)
+    items = open_items(data.source, SourceRequest(field, data.dir, data.verify), images=True)
     found = [name for name in items.fields if _TEXTS.fullmatch(name)]
     if len(found) != 1:
         has = ", ".join(items.fields) or "no texts"
@@ -90,7 +90,7 @@ def without_captions(source: str, there: Found) -> tuple[str, ...]:
     return (f"{count} and {'is' if len(left) == 1 else 'are'} left out, such as {left[0]}",) if left else ()
 
 
-def _read_given(given: Given, stated: Range) -> Found:
+def _read_given(given: GivenData, stated: Range) -> Found:
     """The same of (images, captions), or {split: (images, captions)}, a caption being a text or several."""
     if given.class_names:
         raise UserError("class_names", "captions have no classes", "leave them out")

@@ -19,7 +19,7 @@ from ...text.record import make_one
 from ...text.tokenizer import Tokenizer, encode_named
 from ...text.vocabulary import closed_vocabulary
 from ...text.vocabulary import words as words_of
-from ..base import Given, Other, choose_split
+from ..base import GivenData, Other, choose_split
 from ..images.blocks import BlockOrder, Blocks, blocks_in, blocks_of
 from ..images.pixels import Images, check_ranges
 from ..images.preprocess import Preprocess, left_out, refuse_unreadable, stood_in
@@ -66,7 +66,7 @@ def open_captions(
     std: tuple[float, ...] = (),
     words: int = 0,
     seed: int = 0,
-    given: Given | None = None,
+    given: GivenData | None = None,
 ) -> CaptionedImages:
     """Open, check and split images with captions."""
     preprocess = Preprocess.of(data, image, channels)
@@ -89,7 +89,12 @@ def open_captions(
 
 
 def open_other_captions(
-    data: CaptionData, wanted: str, preprocess: Preprocess, vocabulary: Tokenizer, seed: int, given: Given | None = None
+    data: CaptionData,
+    wanted: str,
+    preprocess: Preprocess,
+    vocabulary: Tokenizer,
+    seed: int,
+    given: GivenData | None = None,
 ) -> Other:
     """Images with captions that a network is only evaluated on. Each image is one example with all its captions."""
     if data.source == SHAPES and given is None:

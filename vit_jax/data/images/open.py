@@ -17,7 +17,7 @@ from ...config.fields import Size, pair
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
-from ..base import Given, Other, choose_split
+from ..base import GivenData, Other, choose_split
 from .blocks import blocks_in, blocks_of
 from .config import FOLDER, ImageData
 from .labels import labels_of
@@ -47,7 +47,7 @@ def open_images(
     classes: int = 0,
     seed: int = 0,
     repeats: int = 1,
-    given: Given | None = None,
+    given: GivenData | None = None,
     fetch: bool = True,
 ) -> Dataset:
     """Open, check and split a set of images."""
@@ -227,7 +227,7 @@ def _splits_of(
 
 
 def open_other_images(
-    data: ImageData, wanted: str, preprocess: Preprocess, outputs: Outputs, given: Given | None = None
+    data: ImageData, wanted: str, preprocess: Preprocess, outputs: Outputs, given: GivenData | None = None
 ) -> Other:
     """Open a split of images for evaluation, decoded when they are taken; their labels are the network's."""
     field = f"data.source {data.source}" if given is None else "data"
@@ -266,7 +266,7 @@ def open_other_images(
     return Other(name, split, total, tuple(filter(None, remarks)))
 
 
-def _open(data: ImageData, outputs: Outputs, given: Given | None) -> Source:
+def _open(data: ImageData, outputs: Outputs, given: GivenData | None) -> Source:
     """The source that a network with these outputs is measured on: of a folder or a table any split may be missing."""
     if given is None and (place := table_of(data)):
         return open_test_table(place, declared_in(data), outputs)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
-from ..base import Given
+from ..base import GivenData
 from ..inputs import prepare_image
 from ..order import Order
 from .config import GIVEN, ImageData, numbered_classes
@@ -34,7 +34,7 @@ def is_stream(value: Any) -> bool:
     return isinstance(value, Iterable) and not is_sequence(value) and not isinstance(value, (str, bytes, Mapping))
 
 
-def stream_in(given: Given | None) -> Any:
+def stream_in(given: GivenData | None) -> Any:
     """The iterator of training batches that was given; None where there is none."""
     train = None if given is None else given.data if given.whole else given.data.get("train")
     return train if is_stream(train) else None
@@ -145,7 +145,7 @@ def open_stream(
     preprocess: Preprocess,
     normalize: str,
     classes: int,
-    given: Given,
+    given: GivenData,
     epochs: int,
     max_steps: int,
 ) -> Streamed:

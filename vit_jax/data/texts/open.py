@@ -19,7 +19,7 @@ from ...text.record import digest, make_tokenizers
 from ...text.spoken import prefix_of
 from ...text.tokenizer import Tokenizer
 from ...text.vocabulary import closed_vocabulary
-from ..base import Given, Other, choose_split, not_given
+from ..base import GivenData, Other, choose_split, not_given
 from ..items import source_named
 from ..order import SHUFFLE, hold_out, lacking, permutation
 from . import numbers
@@ -46,7 +46,7 @@ def open_sentences(
     one_vocabulary: bool = False,
     wanted: Mapping[str, int] | None = None,
     seed: int = 0,
-    given: Given | None = None,
+    given: GivenData | None = None,
 ) -> Texts:
     """Open, check and split pairs of sentences."""
     texts, (source, target), corpora = _open_pairs(data, one_vocabulary, seed, given)
@@ -81,7 +81,7 @@ def open_sentences(
 
 
 def open_other_pairs(
-    data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: Given | None
+    data: SentenceData, wanted: str, source: Tokenizer, target: Tokenizer, given: GivenData | None
 ) -> Other:
     """Pairs of sentences that a trained network is only evaluated on."""
     found = _find(data, given)
@@ -98,7 +98,7 @@ def open_other_pairs(
 
 
 def _open_pairs(
-    data: SentenceData, one: bool, seed: int, given: Given | None
+    data: SentenceData, one: bool, seed: int, given: GivenData | None
 ) -> tuple[dict[str, Pairs], tuple[Tokenizer, Tokenizer], dict[str, Corpus]]:
     """({split: pairs}, both tokenizers, with `one` of the same ids, {split: its ids} where they are in the cache)."""
     found = _find(data, given)
@@ -184,7 +184,7 @@ def _versions() -> list[str]:
     return found
 
 
-def _find(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
+def _find(data: SentenceData, given: GivenData | None) -> Mapping[str, Pairs]:
     """{split: pairs} as they were given in Python, or as `data.source` has them. Raises UserError."""
     if given is not None:
         return _read_given(given)
@@ -201,7 +201,7 @@ def _find(data: SentenceData, given: Given | None) -> Mapping[str, Pairs]:
     return read_pairs(data.source)
 
 
-def _read_given(given: Given) -> dict[str, Pairs]:
+def _read_given(given: GivenData) -> dict[str, Pairs]:
     """Pairs that were given in Python, as {split: pairs}. Raises UserError."""
     if given.class_names:
         raise UserError("class_names", "texts have no classes", "leave it out")

@@ -20,7 +20,7 @@ from ...errors import Field, UserError, about
 from ...files.digests import bytes_digest
 from ...files.lines import quote, read_lines, too_long
 from ...files.reading import LINE, open_regular
-from ..items import Asked, Items, open_items
+from ..items import Items, SourceRequest, open_items
 from .config import TEXTS
 
 
@@ -173,7 +173,7 @@ def find_pairs_of_items(source: str) -> dict[str, InItems]:
     parts = re.fullmatch(r"([^:]+:)([^-:,/]+)-([^:,/]+):(.+)", source)
     if not parts:
         raise UserError(field, "does not say which fields are source and target", f"give {FORMS}")
-    items = open_items(parts[1] + parts[4], Asked(field))
+    items = open_items(parts[1] + parts[4], SourceRequest(field))
     fields = []
     for side in parts[2], parts[3]:
         found = [name for name in items.fields if name in (side, f"{side}.txt")]

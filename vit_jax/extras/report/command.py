@@ -28,7 +28,7 @@ from ...files.terminal import printable, run_command, version
 from ...reports.comparison import Comparison, Named, gather, listed
 
 if TYPE_CHECKING:
-    from .contents import Contents
+    from .contents import PageContents
 
 FILE = "report.html"
 LARGEST = 2_950_000  # letters; without attention it is far below
@@ -120,7 +120,7 @@ def policy(*scripts: str) -> str:
     )
 
 
-def page(contents: Contents) -> str:
+def page(contents: PageContents) -> str:
     """The HTML of a report."""
     from jinja2 import Environment, StrictUndefined
     from jinja2.utils import htmlsafe_json_dumps
@@ -140,7 +140,7 @@ def page(contents: Contents) -> str:
     )
 
 
-def _data(contents: Contents) -> dict[str, Any]:
+def _data(contents: PageContents) -> dict[str, Any]:
     """What the page's script draws."""
     classes = contents.classes and {name: contents.classes[name] for name in ("names", "cells")}
     return {

@@ -16,7 +16,7 @@ FIGURE_FILES = ("classes", "sections", "texts", "explanations", "attention", "po
 
 
 @dataclass
-class Contents:
+class PageContents:
     """All that a page shows."""
 
     title: str
@@ -38,12 +38,12 @@ class Contents:
     positions: dict[str, Any] | None = None
 
 
-def contents_of(found: Comparison) -> Contents:
+def contents_of(found: Comparison) -> PageContents:
     """What the report of runs shows: of several what differs, of one also what its network learned."""
     first = found.lines[0]
     single = len(found.lines) == 1 and not first.group
     drawn, thinned = charts_of(found, single)
-    out = Contents(
+    out = PageContents(
         title=first.name if len(found.lines) == 1 else f"{len(found.lines)} runs compared",
         single=single,
         headlines=tables.headlines(first.members[0]) if single else [],
@@ -97,7 +97,7 @@ def _lines(member: Member) -> int:
         return len(member.rows)
 
 
-def _add_network(out: Contents, member: Member) -> None:
+def _add_network(out: PageContents, member: Member) -> None:
     """What the run keeps of its network: the result on test, attention and positions."""
     kept = {name: f"{name}.json" for name in FIGURE_FILES if (member.folder.plots / f"{name}.json").exists()}
     for name, file in kept.items():

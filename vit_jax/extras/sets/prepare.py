@@ -38,7 +38,7 @@ _ARRAYS = ("class_names", *(f"{split}_{what}" for split in _SPLITS for what in (
 
 
 @dataclass(frozen=True)
-class Contents:
+class SetArrays:
     """The images and labels of a set."""
 
     pixels: dict[str, np.ndarray]  # {split: uint8 [n, h, w, C]}
@@ -85,7 +85,7 @@ def prepare(root: Path, name: str, download: bool = True) -> Path:
         ) from error
 
 
-def write_set(root: Path, name: str, contents: Contents) -> Path:
+def write_set(root: Path, name: str, contents: SetArrays) -> Path:
     """Write the file of an official set, whose images and labels are in the order of its archives; returns its path."""
     arrays = {"class_names": np.array(contents.names)}
     for split, pixels in contents.pixels.items():
@@ -109,7 +109,7 @@ def write_set(root: Path, name: str, contents: Contents) -> Path:
     return path
 
 
-def read_set(path: Path) -> Contents:
+def read_set(path: Path) -> SetArrays:
     """What `write_set` wrote, in the order of TFDS's records. Raises UserError where it is not as it was written."""
     remedy = "restore it, or remove it to have it fetched again"
     try:
@@ -120,7 +120,7 @@ def read_set(path: Path) -> Contents:
     if str(arrays.pop("digest", "")) != _digest(arrays) or arrays.keys() != {*_ARRAYS}:
         raise UserError(path, "is damaged: its digest is not that of its arrays", remedy)
     pixels, labels = ({split: arrays[f"{split}_{what}"] for split in _SPLITS} for what in ("images", "labels"))
-    return Contents(pixels, labels, tuple(arrays["class_names"].tolist()))
+    return SetArrays(pixels, labels, tuple(arrays["class_names"].tolist()))
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:
@@ -207,7 +207,7 @@ def _clear(place: Path, archives: Sequence[Archive]) -> None:
         print(f"         {', '.join(kept)}: no longer needed", flush=True)
 
 
-def _read_archives(official: OfficialSet, paths: Sequence[Path]) -> Contents:
+def _read_archives(official: OfficialSet, paths: Sequence[Path]) -> SetArrays:
     """What the archives of a set hold, in their order."""
     try:
         return _cifar(official, paths[0]) if isinstance(official, CifarSet) else _idx(official, paths)
@@ -216,7 +216,7 @@ def _read_archives(official: OfficialSet, paths: Sequence[Path]) -> Contents:
         raise UserError(named, f"cannot be read ({error})", "remove it, and repeat the command") from error
 
 
-def _cifar(official: CifarSet, path: Path) -> Contents:
+def _cifar(official: CifarSet, path: Path) -> SetArrays:
     first = official.label + 1  # byte of the pixels
     record = first + math.prod(official.shape)
     exact = {batch.member: batch.images * record for batch in official.batches}
@@ -241,16 +241,16 @@ def _cifar(official: CifarSet, path: Path) -> Contents:
         ).reshape(-1, record)
         labels[split] = records[:, official.label]
         pixels[split] = records[:, first:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return Contents(pixels, labels, tuple(filter(None, found[official.names].decode().split("\n"))))
+    return SetArrays(pixels, labels, tuple(filter(None, found[official.names].decode().split("\n"))))
 
 
-def _idx(official: IdxSet, paths: Sequence[Path]) -> Contents:
+def _idx(official: IdxSet, paths: Sequence[Path]) -> SetArrays:
     pixels, labels = {}, {}
     for i, (split, n) in enumerate(official.splits.items()):
         with gzip.open(paths[2 * i]) as images, gzip.open(paths[2 * i + 1]) as numbers:
             pixels[split] = _array(images, 0x803, (n, *official.shape[:2]))[..., None]
             labels[split] = _array(numbers, 0x801, (n,))
-    return Contents(pixels, labels, official.names)
+    return SetArrays(pixels, labels, official.names)
 
 
 def _array(file: IO[bytes] | gzip.GzipFile, magic: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -21,7 +21,7 @@ from ...data.images.sources.arrays import Arrays
 from ...data.images.sources.base import Examples, Source, Stamps, first_line, stamp_files
 from ...data.images.sources.index import Index, find
 from ...data.images.tables.rows import JSON_LINES
-from ...data.items import Asked
+from ...data.items import SourceRequest
 from ...data.prepared import data_dir, find_prepared, prepared_around, prepared_in
 from ...errors import UserError
 from ...files.atomic import read_json
@@ -72,7 +72,7 @@ def _features(record: bytes) -> Any:
     return tf_example_pb2.Example.FromString(record).features.feature
 
 
-def open_set(title: str, asked: Asked) -> Source:
+def open_set(title: str, asked: SourceRequest) -> Source:
     """A set by its name, or NAME:VERSION: the folder that TFDS has prepared, or the file of an official set."""
     name, _, version = title.partition(":")
     if is_remote(asked.folder):
@@ -99,7 +99,7 @@ def _open_file(path: Path, name: str) -> Source:
     return Source(name, Outputs("class", held.names), {**splits})
 
 
-def _open_folder(asked: Asked, folder: Path, name: str) -> Source:
+def _open_folder(asked: SourceRequest, folder: Path, name: str) -> Source:
     """A prepared TFDS set, opened by its folder: by name TFDS accepts no other version than its code has."""
     builder, features = _open_builder(asked, folder, name)
     known = list(builder.info.splits)
@@ -120,7 +120,7 @@ def _open_folder(asked: Asked, folder: Path, name: str) -> Source:
     return Source(name, Outputs("class", tuple(features["label"].names)), splits, tuple(remarks), unlabelled)
 
 
-def _open_builder(asked: Asked, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
+def _open_builder(asked: SourceRequest, folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
     """(the builder of a prepared set, its features). Raises UserError where it is not such a set."""
     import tensorflow_datasets as tfds
 
@@ -144,7 +144,7 @@ def _open_builder(asked: Asked, folder: Path, name: str) -> tuple[Any, dict[str,
     return builder, features
 
 
-def _check_images(asked: Asked, features: dict[str, Any], known: list[str]) -> None:
+def _check_images(asked: SourceRequest, features: dict[str, Any], known: list[str]) -> None:
     """Raise UserError unless a set has images of a kind that can be read, classes, and something to train on."""
     import tensorflow_datasets as tfds
 
@@ -226,7 +226,7 @@ def _check_different(shards: Sequence[Shard]) -> None:
             raise UserError(path, f"is the same file as {Path(first).name}", _AGAIN)
 
 
-def _records(asked: Asked, builder: Any, split: str, folder: Path, every: list[Shard]) -> tuple[Records, str]:
+def _records(asked: SourceRequest, builder: Any, split: str, folder: Path, every: list[Shard]) -> tuple[Records, str]:
     """(a split with its labels, a remark on what is in it or nothing). Raises UserError where it cannot be read.
 
     `every` are the files of all splits.
@@ -310,7 +310,7 @@ def _is_file(source: str, field: str) -> UserError | None:
     return None
 
 
-def _not_prepared(title: str, asked: Asked, root: Path) -> UserError:
+def _not_prepared(title: str, asked: SourceRequest, root: Path) -> UserError:
     """The error for a data.source that is no prepared set; TFDS itself raises a NotImplementedError about TFRECORD."""
     if error := _is_file(title, asked.field):
         return error

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from ...data.images.config import SPLITS
-from ...data.items import Asked, Batch, Items, Part
+from ...data.items import Batch, Items, Part, SourceRequest
 from ...errors import UserError
 from ...files.digests import array_digest, text_digest
 from ...files.places import Store
@@ -176,7 +176,7 @@ def split_in(title: str) -> str:
     return splits.pop() if len(splits) == 1 else ""
 
 
-def _open(pattern: str, asked: Asked, scan: Scan) -> Samples:
+def _open(pattern: str, asked: SourceRequest, scan: Scan) -> Samples:
     """The samples of the shards that a pattern names."""
     shards = find_shards(asked.field, pattern, asked.folder)
     indexes = open_indexes(shards, scan, asked.verify)

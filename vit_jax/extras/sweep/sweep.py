@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
-    from ...data.base import Data, Given
+    from ...data.base import Data, GivenData
 
 Steps = Callable[[RunConfig], Generator[Event, None, None]]  # as `steps`
 
@@ -152,7 +152,7 @@ def _values_of(name: str, values: Any) -> list[Any] | Range:
 
 
 def prepare(
-    search: Search, run_of: Callable[[Mapping[str, Any]], RunConfig], preset: str, given: Given | None = None
+    search: Search, run_of: Callable[[Mapping[str, Any]], RunConfig], preset: str, given: GivenData | None = None
 ) -> Sweep:
     """A sweep all of whose runs can be trained, as far as is known before. Writes nothing."""
     with require("optuna", "sweep"):
@@ -190,7 +190,7 @@ def _check_fields(search: Search, run: RunConfig) -> None:
             raise UserError(Field(name), f"has the value {text_of(twice[0])} twice", "give it once")
 
 
-def _check_data(checked: Mapping[str, RunConfig], given: Given | None) -> tuple[str, int]:
+def _check_data(checked: Mapping[str, RunConfig], given: GivenData | None) -> tuple[str, int]:
     """The metric by which runs choose their best checkpoint, and 1 if more of it is better, -1 if less is.
 
     Where they differ, as a sampling of classes makes them, it is one that a setting asked for, before that of the task.

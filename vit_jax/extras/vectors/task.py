@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from ...config.run import RunConfig
-from ...data.base import Given, Other
+from ...data.base import GivenData, Other
 from ...data.captions.caption_set import CaptionSet
 from ...figures.parts import Part
 from ...models.build import describe_network
@@ -82,7 +82,7 @@ class CaptionFeatures(Captioning):
     predictor: ClassVar[type[Predictor]] = FeatureDescriber
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionSet:
+    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> CaptionSet:
         c, data = run.model, run.data
         assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
         return open_features(data, c.memory_width, c.text.outputs, run.seed)
@@ -100,7 +100,7 @@ class CaptionFeatures(Captioning):
 
     @classmethod
     def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
     ) -> Other:
         """Vectors and captions of another source, whose words have to be the network's."""
         c, data = run.model, run.data

@@ -14,7 +14,7 @@ from jax import Array
 from ...augmentation.batch import augment, normalise
 from ...augmentation.config import ImageAugment
 from ...config.run import RunConfig
-from ...data.base import Given, Other
+from ...data.base import GivenData, Other
 from ...data.captions.caption_set import Captions
 from ...data.captions.config import CaptionData
 from ...data.captions.open import CaptionedImages, open_captions, open_other_captions
@@ -115,7 +115,7 @@ class Caption(Captioning):
     predictor: ClassVar[type[Predictor]] = Describer
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> CaptionedImages:
+    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> CaptionedImages:
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
@@ -146,7 +146,7 @@ class Caption(Captioning):
 
     @classmethod
     def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
     ) -> Other:
         """Images and captions that were given in Python, or of another source, prepared as the network's own."""
         preprocess = Preprocess.from_dict(metadata["preprocess"])

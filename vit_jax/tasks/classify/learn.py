@@ -15,7 +15,7 @@ from ...augmentation.config import ImageAugment
 from ...config.dotted import replace_fields
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
-from ...data.base import Given, Other
+from ...data.base import GivenData, Other
 from ...data.images.config import ImageData, numbered_classes
 from ...data.images.labels import labels_of
 from ...data.images.open import open_images, open_other_images
@@ -65,7 +65,7 @@ class Classify(Task):
         return self.kind.selection_metric
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
+    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> Dataset:
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
         if given is not None and stream_in(given) is not None:
@@ -82,7 +82,7 @@ class Classify(Task):
         return replace(opened, of_loss=found, remarks=(*opened.remarks, *remarks))
 
     @classmethod
-    def _open_stream(cls, run: RunConfig, given: Given) -> Dataset:
+    def _open_stream(cls, run: RunConfig, given: GivenData) -> Dataset:
         """`open_data` of an iterator of batches."""
         c, data, augment = run.model, run.data, run.augment
         assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
@@ -188,7 +188,7 @@ class Classify(Task):
 
     @classmethod
     def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
     ) -> Other:
         """Images that the network was not trained on, with their labels as the network has them."""
         preprocess = Preprocess.from_dict(metadata["preprocess"])
@@ -251,7 +251,7 @@ class ClassifyProbe(Classify):
         return "" if isinstance(self.kind, ClassKind) else f"this network was trained on {self.kind.truth}"
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Dataset:
+    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> Dataset:
         """The images of a run, as `Classify` opens them, of any number of classes."""
         changes = {"model.classes": 0, "data.target": "class", "loss": LossConfig()}
         return super().open_data(replace_fields(run, changes), given, fetch)

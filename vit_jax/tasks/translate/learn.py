@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from ...config.run import RunConfig
-from ...data.base import Given, Other
+from ...data.base import GivenData, Other
 from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
@@ -54,7 +54,7 @@ class Translate(Generation):
     predictor: ClassVar[type[Predictor]] = Translator
 
     @classmethod
-    def open_data(cls, run: RunConfig, given: Given | None = None, fetch: bool = True) -> Texts:
+    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> Texts:
         c, data = run.model, run.data
         assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
@@ -135,7 +135,7 @@ class Translate(Generation):
 
     @classmethod
     def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: Given | None = None
+        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
     ) -> Other:
         """Pairs that were given in Python, or of another source, encoded by the network's tokenizers."""
         data = run.data

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....config.hints import nearest
 from ....errors import UserError
-from ...base import Given
+from ...base import GivenData
 from ..config import GIVEN
 from ..high_bit_depth import Range
 from ..preprocess import Unreadable, read_image
@@ -196,7 +196,7 @@ def _what(value: Any) -> str:
 Split = tuple[Any, np.ndarray]
 
 
-def open_given(given: Given, stated: Range = (), target: str = "") -> Source:
+def open_given(given: GivenData, stated: Range = (), target: str = "") -> Source:
     """The source of splits that Python gave."""
     if isinstance(given.class_names, str) or not all(isinstance(name, str) for name in given.class_names):
         raise UserError("class_names", "give a list of texts, one for each class, in the order of their numbers")

@@ -20,7 +20,7 @@ from ....errors import Field, UserError
 from ....files import strict_json
 from ....files.lines import quote, read_lines
 from ....files.reading import open_regular, show_path
-from ...items import Asked, Batch, Items, Reading, Run, check_images, open_any
+from ...items import Batch, Items, Reading, Run, SourceRequest, check_images, open_any
 from ..config import ImageData, composed, numbered_classes
 from ..preprocess import EXTENSIONS
 from ..tables.columns import Declared, choose_columns
@@ -70,7 +70,7 @@ def examples_of(items: Items, labels: np.ndarray) -> ItemImages:
 def open_source_named(data: ImageData, source: str, fetch: bool) -> Source:
     """What a source by name gives: labelled images, or the images of items, and what is learned of each."""
     field = f"data.source {data.source}"
-    items = open_any(source, Asked(field, data.dir, data.verify, data.download, fetch))
+    items = open_any(source, SourceRequest(field, data.dir, data.verify, data.download, fetch))
     if isinstance(items, Source):
         return items
     check_images(field, items)

@@ -8,7 +8,7 @@ from pathlib import Path
 from ....config.outputs import KINDS
 from ....errors import Field, UserError
 from ....files.places import copied
-from ...base import Given, not_given
+from ...base import GivenData, not_given
 from ...items import SETS, source_named
 from ..config import FOLDER, GIVEN, TABLE, ImageData
 from ..tables.files import Place, find_table, metadata_in
@@ -21,7 +21,7 @@ from .item_images import open_source_named
 from .layout import Folder
 
 
-def open_image_source(data: ImageData, given: Given | None = None, fetch: bool = True) -> Source:
+def open_image_source(data: ImageData, given: GivenData | None = None, fetch: bool = True) -> Source:
     """Open a source of images."""
     return check_target(data, _open(data, given, fetch))
 
@@ -57,7 +57,7 @@ def _open_table(data: ImageData, place: Place) -> Source:
         raise
 
 
-def _open(data: ImageData, given: Given | None, fetch: bool) -> Source:
+def _open(data: ImageData, given: GivenData | None, fetch: bool) -> Source:
     """The source that `data` names, or that Python gave; arrays are read as data.target says."""
     if given is None and (place := table_of(data)):
         return _open_table(data, place)
