@@ -158,7 +158,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Job]) -> None:
     """No pictures, an empty report, and one compilation a network; nothing else is other than in a user's process."""
     open_job = training.open_job
 
-    def once(run: RunConfig, data: Data, folder: Run, preset: str, *rest: Any) -> Job:
+    def once(run: RunConfig, data: Data, folder: Run, preset: str = "", *rest: Any) -> Job:
         execution = {
             f.name: f.default
             for f in dataclasses.fields(RunConfig)
@@ -430,7 +430,7 @@ def test_a_run_in_stages_drops_at_their_rates_and_goes_on_in_each_to_the_same_bi
 
     def noted(does):
         def note(self, state, batch, votes=None):
-            first, model = int(jax.device_get(state.step)), self.run.model
+            first, model = int(jax.device_get(state.step)), self.model
             several = len(batch) if isinstance(batch, list) else 1
             rates.extend((first + i, model.patch_dropout, model.dropout) for i in range(several))
             return does(self, state, batch, votes)

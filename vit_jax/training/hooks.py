@@ -21,7 +21,6 @@ from ..plugins import HOOKS, raised_in
 
 if TYPE_CHECKING:
     from ..tasks.predictor import Predictor
-    from .state import State
 
 
 class Summary(TypedDict, total=False):
@@ -100,10 +99,10 @@ class Hook:
         """Whether this step, counted from 1, is to be done alone, between `before` and `step`."""
         return False
 
-    def before(self, state: State, batch: Mapping[str, Any]) -> None:
+    def before(self, state: Any, batch: Mapping[str, Any]) -> None:
         """Before a step that is due, with its batch on the host."""
 
-    def step(self, state: State, metrics: Mapping[str, Any]) -> None:
+    def step(self, state: Any, metrics: Mapping[str, Any]) -> None:
         """After a step that is due; its metrics, on the device, may not be there yet."""
 
     def row(self, step: int, values: Mapping[str, float]) -> None:
@@ -114,7 +113,7 @@ class Hook:
     def histograms(self, step: int, groups: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
         """When histograms.jsonl gets a row: {`parameters` | `gradients`: {name: histogram}}."""
 
-    def saved(self, state: State) -> None:
+    def saved(self, state: Any) -> None:
         """When a checkpoint of a state is being written."""
 
     def drawn(self, plots: Path, parts: Sequence[Part]) -> None:

@@ -278,10 +278,6 @@ class Job:
         """Whether the run ends after this step, with so many epochs since the best validation."""
         return step >= self.steps or bool(self.run.patience and stale >= self.run.patience)
 
-    def engine_at(self, step: int) -> Engine:
-        """That which does the next step after so many."""
-        return engine_at(self.stages, step)
-
 
 def open_job(
     run: RunConfig,
@@ -293,11 +289,8 @@ def open_job(
     hosts: Hosts = ALONE,
 ) -> Job:
     """Build the network, the training step and the evaluation step of a run with its data; see `preflight`."""
-    from ..models.build import definition
     from ..tasks.computed import task_of
     from .engine.evaluator import Evaluator
-    from .engine.optim import Optimizer
-    from .engine.pmap import make_engine
 
     stated = with_data(run, data)
     run, order, epochs = plan(stated, data)
@@ -306,11 +299,7 @@ def open_job(
     task = task_of(run, data.metadata()).load_frozen_arrays(teacher)
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
-    define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))
-    # The schedule spans the run with all its resumptions, whatever the budget of this process is.
-    steps = epochs * order.steps_per_epoch
-    optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run))
-    engine = make_engine(run, define, task, optimizer, hosts)
+    engine = _engine(run, task, epochs, order, hosts)
     check_shares(data.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
     job = Job(
         stated,
@@ -323,13 +312,26 @@ def open_job(
         teacher,
         task,
         engine,
-        engines_of(engine, run, steps),
-        Evaluator(run.model, define(), task, engine.devices),
+        engines_of(engine, run, epochs * order.steps_per_epoch),
+        Evaluator(run.model, engine.define(), task, engine.devices),
         environment_of(run, engine),
         hooks or Hooks(run),
     )
     hosts.compare({"data": text_digest(job.identity)} | job.environment["versions"])
     return job
+
+
+def _engine(run: RunConfig, task: Task, epochs: int, order: Order, hosts: Hosts) -> Engine:
+    """The engine of a run, without stages."""
+    from ..models.build import definition
+    from .engine.optim import Optimizer
+    from .engine.pmap import make_engine
+
+    define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))
+    # The schedule spans the run with all its resumptions, whatever the budget of this process is.
+    steps = epochs * order.steps_per_epoch
+    optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run))
+    return make_engine(run, define, task, optimizer, hosts)
 
 
 def environment_of(run: RunConfig, engine: Engine) -> dict[str, Any]:

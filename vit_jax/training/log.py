@@ -20,7 +20,6 @@ from ..files.digests import bytes_digest
 from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS, STEP_METRICS
 from ..files.reading import bounded_lines, check_regular, open_regular
 from .hooks import Hooks
-from .stopping import Agreement
 
 
 class Log:
@@ -154,12 +153,14 @@ class Meter:
 
     `totals` counts the steps, and the places for ids and the padding in their batches, and sums the loss and the task's
     metrics, since the last row of metrics.jsonl. Checkpoints contain it, so that a resumed run writes the same rows as
-    an uninterrupted one. `most` are the examples per second of an MFU of 1, or 0.
+    an uninterrupted one. `most` are the examples per second of an MFU of 1, or 0. `on_votes` takes the hosts'.
     """
 
-    def __init__(self, batch: float, unit: str, totals: dict[str, float], agreement: Agreement, most: float = 0.0):
+    def __init__(
+        self, batch: float, unit: str, totals: dict[str, float], on_votes: Callable[[Any], None], most: float = 0.0
+    ):
         self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
-        self.agreement, self.most = agreement, most
+        self.on_votes, self.most = on_votes, most
         self.pending: tuple[int, dict[str, Any], list[tuple[int, int, int]]] | None = None
         self.last: dict[str, float] = {}
         self.restart()
@@ -190,7 +191,7 @@ class Meter:
         step, metrics, tokens = self.pending
         self.pending, found = None, []
         values = {name: np.atleast_1d(x) for name, x in jax.device_get(metrics).items()}
-        self.agreement.read(values.pop("votes", None))
+        self.on_votes(values.pop("votes", None))
         for i, (_, places, padding) in enumerate(tokens):
             self.last = {name: float(x[i]) for name, x in values.items()}
             counts = {"steps": 1, **({"places": places, "padding": padding} if places else {})}

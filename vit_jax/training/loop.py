@@ -14,14 +14,15 @@ import numpy as np
 from ..config.groups import factor_shapes
 from ..config.run import RunConfig
 from ..errors import CheckFailed
+from ..files.terminal import print_note
 from ..machine import backend
 from ..machine.division import most_examples
 from ..machine.numerics import fixed_settings
 from .hooks import Event
-from .job import Job
-from .log import TOKENS, Batches, Measured, Meter, Profile, steps_together
+from .job import Job, engine_at
+from .log import TOKENS, Batches, Log, Measured, Meter, Profile, steps_together
 from .progress import Progress
-from .state import first_state, open_log, write_folder
+from .state import State, first_state, write_folder
 from .stopping import Agreement, Caught, Saver
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from ..tasks.predictor import Predictor
     from .engine.engine import Engine
     from .log import Batch
+
+
+WATCHED = ("train", "validation")  # what is measured during training
 
 
 class Loop:
@@ -42,7 +46,7 @@ class Loop:
         self.state, is_saved, init = first_state(job, self.checkpoints)
         self.saved = self.state.step if is_saved else -1  # the step of the newest checkpoint
         write_folder(job, init, self.checkpoints)
-        self.log = open_log(job, self.state)
+        self.log = self._open_log()
         steps = job.order.steps_per_epoch
         self.progress = Progress(job.epochs, steps, self.state.step + 1, job.order.batch, job.stop, unit=job.task.unit)
         deadline = time.monotonic() + run.max_minutes * 60 if run.max_minutes else math.inf
@@ -55,6 +59,20 @@ class Loop:
         self.events: list[Event] = []  # not told yet
         self.compiled: set[tuple[Engine, int]] = set()  # stages, and in each the numbers of steps, done by this process
 
+    def _open_log(self) -> Log:
+        """The log of the run, without the rows that will be written again; hooks begin."""
+        folder, state, hooks = self.job.folder, self.state, self.job.hooks
+        if remark := folder.log_remark(state.step):
+            print_note(remark)
+        ends = self.job.is_end(state.step, state.stale)
+        folder.drop_metrics(lambda row: _is_rewritten(row, state, ends))
+        try:
+            hooks.each("begin", folder, self.job.stated, state.step)
+            return Log(folder.metrics_file, state.step, hooks)
+        except BaseException:
+            hooks.each("close")
+            raise
+
     @property
     def run(self) -> RunConfig:
         """As it is trained."""
@@ -63,7 +81,7 @@ class Loop:
     @property
     def engine(self) -> Engine:
         """That of the next step."""
-        return self.job.engine_at(self.state.step)
+        return engine_at(self.job.stages, self.state.step)
 
     @property
     def epoch(self) -> float:
@@ -92,7 +110,7 @@ class Loop:
             Profile(self.run.profile_steps, job.folder.path / "profile", self.progress.say) as profile,
         ):
             ahead = Batches(stream)
-            meter = Meter(job.order.batch, job.task.unit, state.totals, self.agreement, self._most_examples())
+            meter = Meter(job.order.batch, job.task.unit, state.totals, self.agreement.read, self._most_examples())
             self._send_next(ahead, meter, profile)
             self.agreement.saved = time.monotonic()
             while True:
@@ -344,6 +362,20 @@ class Loop:
             tree = jax.tree.map(jax.numpy.copy, self.engine.gather(self.state.tree).parameters)
             arrays = self.engine.devices.to_host(tree)
             return predictor_of(self.run, arrays, job.data.metadata(), self.state.step, job.folder.path)
+
+
+def _is_rewritten(row: dict[str, Any], state: State, ends: bool) -> bool:
+    """Whether a row of metrics.jsonl will be written again by a run that goes on after a state.
+
+    Of the rows of its step (Log removes those of later steps) these are: evaluations at the end of a run, if it `ends`
+    there (else they are of an end beyond which it goes on), the evaluation that is due, and the row that
+    was written out of turn when a budget ended the process.
+    """
+    if row["step"] != state.step:
+        return False
+    if row["kind"] == "eval":
+        return state.due if row.get("split") in WATCHED else ends
+    return bool(state.totals.get("steps"))
 
 
 def _headline(metric: str, metrics: dict[str, float]) -> str:

@@ -25,7 +25,6 @@ from ..tasks.table import task_spec
 from ..weights.opening import check_same
 from ..weights.start import start as start_from
 from .job import Job, data_difference, is_finished, parameter_dtype
-from .log import Log
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, Saved
@@ -71,9 +70,6 @@ def _check_schedule(folder: runs.Run) -> None:
             f"give `resume {path}` more `epochs`, as if they had been given at first, or begin a new run from its "
             f"weights with `init {path}`",
         )
-
-
-WATCHED = ("train", "validation")
 
 
 @dataclass
@@ -203,20 +199,6 @@ def _check_continues(job: Job, saved: Saved) -> None:
         )
 
 
-def _is_rewritten(row: dict[str, Any], state: State, ends: bool) -> bool:
-    """Whether a row of metrics.jsonl will be written again by a run that goes on after a state.
-
-    Of the rows of its step (Log removes those of later steps) these are: evaluations at the end of a run, if it `ends`
-    there (else they are of an end beyond which it goes on), the evaluation that is due, and the row that
-    was written out of turn when a budget ended the process.
-    """
-    if row["step"] != state.step:
-        return False
-    if row["kind"] == "eval":
-        return state.due if row.get("split") in WATCHED else ends
-    return bool(state.totals.get("steps"))
-
-
 # {entry that an environment need not have: what that means}; earlier versions chose between kinds of `products`.
 OPTIONAL = {"jax_variables": "", "bfloat16": "", "products": "ynnpack"}
 
@@ -275,18 +257,3 @@ def describe_rate(job: Job) -> str:
     rates = [row["lr"] for row in job.folder.metrics() if row.get("lr") is not None]
     before = f"{rates[-1]:.3g}, then " if rates else ""
     return f"to epoch {job.epochs}, as if given at first; the learning rate: {before}{first:.3g}, at last {end:.3g}"
-
-
-def open_log(job: Job, state: State) -> Log:
-    """The log of a job that goes on after a state, without the rows that will be written again."""
-    folder, step = job.folder, state.step
-    if remark := folder.log_remark(step):
-        print_note(remark)
-    ends = job.is_end(step, state.stale)
-    folder.drop_metrics(lambda row: _is_rewritten(row, state, ends))
-    try:
-        job.hooks.each("begin", folder, job.stated, step)
-        return Log(folder.metrics_file, step, job.hooks)
-    except BaseException:
-        job.hooks.each("close")
-        raise

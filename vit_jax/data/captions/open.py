@@ -89,12 +89,7 @@ def open_captions(
 
 
 def open_other_captions(
-    data: CaptionData,
-    wanted: str,
-    preprocess: Preprocess,
-    vocabulary: Tokenizer,
-    seed: int,
-    given: GivenData | None = None,
+    data: CaptionData, wanted: str, preprocess: Preprocess, words: Tokenizer, seed: int, given: GivenData | None = None
 ) -> Other:
     """Images with captions that a network is only evaluated on. Each image is one example with all its captions."""
     if data.source == SHAPES and given is None:
@@ -107,12 +102,12 @@ def open_other_captions(
     name = choose_split("the data", there, wanted)
     preprocess = replace(preprocess, range=data.range or preprocess.range)
     read = _decode(data, preprocess, *there[name])
-    _check(data, vocabulary, read)
+    _check(data, words, read)
     total = 0  # examples of all splits, as a run on this data would have them
     with contextlib.suppress(UserError):
         total = sum(map(len, _split_up(data, preprocess, seed, find_captions(data, given)).splits.values()))
     remarks = (*read.remarks, *([left_out(read.unreadable)] if read.unreadable else []))
-    return Other(name, _each_image(data, read, read.rows, vocabulary), total, remarks)
+    return Other(name, _each_image(data, read, read.rows, words), total, remarks)
 
 
 def _pad(vocabulary: Tokenizer, captions: Sequence[str], length: int) -> np.ndarray:
