@@ -406,7 +406,7 @@ def test_out_of_memory_says_what_to_lower(raised, refused, monkeypatch):
     def train(*_, **__):
         raise raised()
 
-    monkeypatch.setattr("vit_jax.commands.train.train_with", train)
+    monkeypatch.setattr("vit_jax.commands.train.steps_with", train)
     says = ("out of memory", "lower `batch", "more microbatches with `accumulate`", "`compute_dtype bfloat16`")
     refused(["train", *TINY], *says)
 

@@ -24,7 +24,7 @@ from ..training.announce import announce, estimate
 from ..training.finish import sum_up
 from ..training.job import OF_A_HOST, Origin, choose_folder, open_job, preflight
 from ..training.state import describe_rate, new_state, noted_anew, run_now
-from ..training.train import train_group, train_with
+from ..training.train import exhausted, steps_with, train_group
 from ..weights.fitting import describe_tuning
 from .train_options import Options, check_options, parse
 
@@ -65,7 +65,7 @@ def _command_with(hosts: Hosts, arguments: list[str]) -> int:
     own = flags.value_of(given, "data.dir")
     if own and not hosts.owner and isinstance(run.data, FittedImages):
         run = replace(run, data=replace(run.data, dir=own))
-    train_with(hosts, run, told["preset"], folder, folder is not None)
+    exhausted(steps_with(hosts, run, told["preset"], folder, folder is not None))
     return DONE
 
 
@@ -98,7 +98,7 @@ def _command_alone(arguments: list[str]) -> int:
     if group:
         train_group(run, group, options.seeds or options.folds, name)
     else:
-        train_with(ALONE, run, name, folder, folder is not None)
+        exhausted(steps_with(ALONE, run, name, folder, folder is not None))
     return DONE
 
 
@@ -118,7 +118,7 @@ def _resume_group(inside: list[runs.Run], arguments: list[str]) -> int:
         if options.dry_run:
             dry_run(run, name, folder, True)
         else:
-            summaries.append(train_with(ALONE, run, name, folder, True))
+            summaries.append(exhausted(steps_with(ALONE, run, name, folder, True)))
     if summaries:
         sum_up(inside, summaries)
     return DONE

@@ -45,8 +45,8 @@ def _stages(job: Job) -> str:
     """The steps of each stage, counted from 1, with its dropout rates where they are not those of the run."""
     words = []
     for (first, engine), last in zip(job.stages.items(), [*job.stages, job.steps][1:], strict=True):
-        changed = differences(job.run, replace(job.run, model=engine.model))
-        rates = (f"{name} {new:g}" for name, (_, new) in changed.items())
+        changed = differences(job.run, replace(job.run, model=engine.model)).items()
+        rates = (f"{name} {new:g}" for name, (_, new) in changed)
         words += [f"{first + 1} to {last}: {', '.join(rates) or 'as the fields say'}"] if last > first else []
     return "; ".join(words)
 

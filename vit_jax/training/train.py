@@ -200,11 +200,6 @@ def _resumed(run: Any, folder: Any, resume: str | os.PathLike[str] | runs.Run) -
     return resume if isinstance(resume, runs.Run) else runs.find(os.fspath(resume))
 
 
-def train_with(hosts: Hosts, run: RunConfig, preset: str, folder: runs.Run | None, resumed: bool) -> Summary:
-    """Train on some hosts."""
-    return exhausted(steps_with(hosts, run, preset, folder, resumed))
-
-
 def steps_with(
     hosts: Hosts,
     run: RunConfig,
