@@ -311,9 +311,9 @@ class Loop:
         """Do `measure`, and write its results to the log; a signal interrupts it before anything is logged."""
         results = self.measure(name, split, final)
         for weights, result in results.items():
-            of = {"split": name, "weights": weights}
-            self.log.write({"kind": "eval", **of, "step": self.state.step, "epoch": self.epoch, **result.metrics})
-            self._record_event("evaluation", self.state.step, result.metrics, **of)
+            at = {"split": name, "weights": weights, "step": self.state.step, "epoch": self.epoch}
+            self.log.write({"kind": "eval", **at, **result.metrics})
+            self._record_event("evaluation", self.state.step, result.metrics, name, weights)
         return results
 
     def watched_split(self) -> tuple[str, Any]:
@@ -340,11 +340,9 @@ class Loop:
         """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
         return {"config": self.record, "log": self.log.sync()}
 
-    def _record_event(
-        self, kind: Literal["step", "evaluation"], step: int, metrics: Mapping[str, float], **of: str
-    ) -> None:
-        """Note a step or an evaluation, to be told."""
-        self.events.append(Event(kind, step, step / self.job.order.steps_per_epoch, metrics, **of, _now=self.network))
+    def _record_event(self, kind: Literal["step", "evaluation"], step: int, *of: Any) -> None:
+        """Note a step or an evaluation, with its metrics, split and weights, to be told."""
+        self.events.append(Event(kind, step, step / self.job.order.steps_per_epoch, *of, _now=self.network))
 
     def new_events(self) -> Iterator[Event]:
         """What has happened since the last call."""
