@@ -15,6 +15,7 @@ from convert.dialects import LAYOUTS
 from convert.dialects.architectures import lookup, names
 from convert.recognise.config import resolve
 from convert.recognise.layouts import Recognition, which_layout
+from convert.recognise.sizes import cover_given
 from tests.installed import library
 from vit_jax.config.groups import rate_scales
 from vit_jax.config.run import OptimConfig
@@ -45,7 +46,8 @@ def at_full_size(name, module):
     """The config that the name and the shapes of its tensors give has rows for exactly these."""
     said = lookup(name)[0]
     layout = which_layout(name, Recognition.of(shapes(module)), "", "", said=lambda layout: said)
-    config = resolve(layout, shapes(module), [(f"--model {name}", said)], name)
+    stated = cover_given(layout, shapes(module), [(f"--model {name}", said)])
+    config = resolve(layout, shapes(module), stated, name)
     assert rules.file_shapes(rules.narrow(layout.rows(config), shapes(module))) == shapes(module)
 
 
@@ -73,7 +75,8 @@ def in_small(name, module, image):
     small = ("image", "width", "depth", "hidden", "pool_hidden")
     said = {k: v for k, v in lookup(name)[0].items() if k not in small} | {"image": image}
     layout = which_layout(name, Recognition.of(shapes(module)), "", "", said=lambda layout: said)
-    config = resolve(layout, shapes(module), [(f"--model {name}", said)], name)
+    stated = cover_given(layout, shapes(module), [(f"--model {name}", said)])  # 384 are 27 patches of 14, and 6 more
+    config = resolve(layout, shapes(module), stated, name)
     parameters = rules.read(layout.rows(config), file)
     back = rules.write(layout.rows(config), parameters, names=file)
     assert back.keys() == file.keys()

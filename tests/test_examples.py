@@ -368,6 +368,7 @@ def test_the_notebook_executes(name, monkeypatch):
     for package in ("jupytext", "nbclient", "ipykernel"):
         pytest.importorskip(package, reason="pip install '.[examples]'")
     execute = module("execute")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     new = execute.executed(name)
     old = notebook(name)
     assert [cell["cell_type"] for cell in new.cells] == [cell["cell_type"] for cell in old["cells"]]

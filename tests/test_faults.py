@@ -322,7 +322,7 @@ def test_a_second_process_is_turned_away(place):
     assert second.returncode == 2
     assert (
         second.stderr == f"vit-jax: error: {Path('runs', 'run')}: in use by process {first.pid}; "
-        "wait for it, end it, or choose another --name\n"
+        "wait for it, end it, or choose another `name`\n"
     )
     first.kill()
     first.communicate()

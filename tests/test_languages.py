@@ -204,7 +204,7 @@ def test_a_network_says_what_generate_says_in_the_languages_stated_and_in_others
     flags = ["--data.target-language", target, *(["--data.source-language", source] if source else [])]
     capsys.readouterr()
     assert predict.command([str(folder), TEXTS[0], "--max-length", "24", *flags]) == 0
-    assert capsys.readouterr().out == f"{TEXTS[0]}: {other[0]}\n"
+    assert capsys.readouterr().out == f"{other[0]}\n"
 
 
 @pytest.mark.slow

@@ -702,7 +702,7 @@ def test_a_second_interrupt_ends_at_once(reference, folder, monkeypatch, capsys,
 
     with monkeypatch.context() as patch:
         before(patch, place, name, twice, call)
-        assert run_command(lambda: bool(go(folder)) * 0) == 130
+        assert run_command(lambda: bool(go(folder, keep=1)) * 0) == 130
     assert (
         capsys.readouterr().err
         == "vit-jax: SIGINT: ended at once; repeat the command to go on from the last checkpoint\n"

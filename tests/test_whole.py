@@ -197,7 +197,7 @@ def test_outputs_and_gradients_of_a_presets_batch_are_those_of_its_parts(name):
     largest = max(np.abs(x).max() for x in flatten(gradients).values())
     for key, x in found[0].items():
         for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(found[1][key]), strict=True):
-            limit = 2e-4 * np.abs(b).max() + 1e-5 * largest  # the gradient of a key bias is rounding alone
+            limit = 3e-4 * np.abs(b).max() + 1e-5 * largest  # the gradient of a key bias is rounding alone
             np.testing.assert_allclose(a, b, rtol=0, atol=limit, err_msg=key)
     weights = evaluator.to_devices(unflatten(start))
     whole, size = evaluator.outputs(weights, batch), run.batch // 2

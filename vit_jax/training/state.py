@@ -223,6 +223,7 @@ def write_folder(job: Job, init: Mapping[str, Any], checkpoints: Checkpoints) ->
     """Create a new run's folder, with config.json; bring that of one that is there to what holds now."""
     folder = job.folder
     if not folder.exists():
+        checkpoints.clear()  # of a process that was killed as it began the run
         listings = {split: listing.parts for split, listing in job.data.listings.items()}
         known = {name: x for name, x in (("listings", listings), ("init", init)) if x}
         entries = {**job.data.metadata(), **job.identity, **known, "environment": job.environment}
