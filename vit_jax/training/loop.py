@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -205,8 +205,7 @@ class Loop:
     def _after_step(self, meter: Meter) -> None:
         """Log and evaluate if due."""
         job, state = self.job, self.state
-        epoch_ends = state.step % job.order.steps_per_epoch == 0
-        in_turn = state.step % self.run.log_every == 0 or epoch_ends
+        in_turn = not (state.step % self.run.log_every and state.step % job.order.steps_per_epoch)
         if in_turn or state.step == job.stop:
             self._accept(meter.settle())
             state.cpu_seconds += meter.cpu()
@@ -311,9 +310,10 @@ class Loop:
         """Do `measure`, and write its results to the log; a signal interrupts it before anything is logged."""
         results = self.measure(name, split, final)
         for weights, result in results.items():
-            at = {"split": name, "weights": weights, "step": self.state.step, "epoch": self.epoch}
+            step = self.state.step
+            at = {"split": name, "weights": weights, "step": step, "epoch": self.epoch}
             self.log.write({"kind": "eval", **at, **result.metrics})
-            self._record_event("evaluation", self.state.step, result.metrics, name, weights)
+            self._record_event("evaluation", step, result.metrics, name, weights)
         return results
 
     def watched_split(self) -> tuple[str, Any]:
@@ -340,9 +340,10 @@ class Loop:
         """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
         return {"config": self.record, "log": self.log.sync()}
 
-    def _record_event(self, kind: Literal["step", "evaluation"], step: int, *of: Any) -> None:
-        """Note a step or an evaluation, with its metrics, split and weights, to be told."""
-        self.events.append(Event(kind, step, step / self.job.order.steps_per_epoch, *of, _now=self.network))
+    def _record_event(self, kind: Any, step: int, metrics: Any, split: str = "", weights: str = "") -> None:
+        """Note a step or an evaluation, to be told."""
+        epoch = step / self.job.order.steps_per_epoch
+        self.events.append(Event(kind, step, epoch, metrics, split, weights, _now=self.network))
 
     def new_events(self) -> Iterator[Event]:
         """What has happened since the last call."""
