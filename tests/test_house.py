@@ -689,7 +689,7 @@ BUDGET = Budget(
         "vit_jax/data": 8_083, "vit_jax/decode": 464, "vit_jax/extras": 8_450, "vit_jax/figures": 1_020,
         "vit_jax/files": 1_446, "vit_jax/machine": 1_835, "vit_jax/models": 3_814, "vit_jax/presets": 900,
         "vit_jax/reports": 590, "vit_jax/runs": 1_291, "vit_jax/scores": 568, "vit_jax/tasks": 5_299,
-        "vit_jax/text": 1_518, "vit_jax/training": 4_209, "vit_jax/weights": 2_292, "convert": 1_545,
+        "vit_jax/text": 1_518, "vit_jax/training": 4_207, "vit_jax/weights": 2_293, "convert": 1_545,
         "convert/adapt": 923, "convert/commands": 838, "convert/containers": 3_874, "convert/dialects": 6_648,
         "convert/plan": 757, "convert/recognise": 1_682, "convert/verify": 2_473, "convert/write": 4_140,
         "torch_ref": 3_151, "tests": 59_968,

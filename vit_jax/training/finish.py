@@ -148,8 +148,6 @@ def draw(loop: Loop, task: Task, result: Evaluation | None, parameters: dict[str
     job, state = loop.job, loop.state
     for folder in (job.folder.plots, job.folder.samples):
         folder.mkdir(exist_ok=True)
-        for stale in folder.glob("*.tmp"):  # of a process that was killed as it drew them
-            stale.unlink()
     step = state.best["step"] if state.best else None
     draw_curves_of(job.run, job.folder.metrics(), job.folder.plots / "curves.png", job.task.selection_metric[0], step)
     caption = weights_caption("last", "raw", state.step, loop.epoch)

@@ -85,11 +85,12 @@ class Checkpoints:
         )
 
     def clear(self) -> None:
-        """Remove temporary files of saves that were killed."""
+        """Remove temporary files of saves, and of pictures, that were killed."""
         for stale in self.run.checkpoints.glob(f"*{TEMPORARY}*"):
             shutil.rmtree(stale, ignore_errors=True)
-        for stale in (*self.run.path.glob("*.json*.tmp"), *self.run.digests.glob("*.json.tmp")):
-            stale.unlink(missing_ok=True)
+        for pattern in ("*.json*.tmp", "digests/*.json.tmp", "plots/*.*.tmp", "samples/*.*.tmp"):
+            for stale in filter(Path.is_file, self.run.path.glob(pattern)):
+                stale.unlink(missing_ok=True)
 
     def save(
         self, state: SavedState, notes: dict[str, Any], best: int | None, keep: int, files: dict[str, Any] | None = None
