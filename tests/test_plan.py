@@ -258,10 +258,15 @@ def test_without_a_disk_for_it_nothing_is_kept_and_that_is_said_once(cache, caps
 
 def test_an_interruption_ends_the_process_that_compiles(monkeypatch):
     started, real = [], plan_compile.subprocess.Popen
-    monkeypatch.setattr(plan_compile.subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[0])
-    threading.Timer(0.3, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+
+    def start(*args, **options):
+        started.append(real(*args, **options))
+        threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+        return started[0]
+
+    monkeypatch.setattr(plan_compile.subprocess, "Popen", start)
     with pytest.raises(KeyboardInterrupt):
-        plan_compile._ask({}, "train")
+        plan_compile._ask(request(preset("digits").run), "train")
     assert started[0].poll() is not None
 
 
