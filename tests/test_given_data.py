@@ -22,7 +22,7 @@ from vit_jax.data.base import GivenData
 from vit_jax.errors import UserError
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.computed import task_class
-from vit_jax.training.loop import Loop
+from vit_jax.training.loop import Evaluating
 
 pytestmark = pytest.mark.usefixtures("working_folder")
 RANDOM = np.random.default_rng(0)
@@ -274,15 +274,15 @@ def test_other_arrays_are_another_run(trained, capsys):
 
 
 def test_a_stopped_cell_saves_and_raises_keyboard_interrupt_and_the_same_call_goes_on(trained, monkeypatch, capsys):
-    after_step = Loop._after_step
+    after_step = Evaluating.after_step
 
-    def stop(loop, meter):
-        after_step(loop, meter)
+    def stop(evaluating):
+        after_step(evaluating)
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="saved at step 1; go on") as told:
-        patch.setattr(Loop, "_after_step", stop)
+        patch.setattr(Evaluating, "after_step", stop)
         try:
             vit_jax.train(tiny(name="stopped"), data=(IMAGES, LABELS))
         except Exception:

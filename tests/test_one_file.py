@@ -159,7 +159,7 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
     from vit_jax.plugins import Plugin
     from vit_jax.training.engine.evaluator import Evaluator
     from vit_jax.training.engine.optim import Optimizer
-    from vit_jax.training.engine.pmap import make_engine
+    from vit_jax.training.job import make_engine
 
     monkeypatch.setitem(NETWORKS.ours, "perceptron", Plugin(ink.PerceptronConfig))
     run, table = ink.preset().run, ink.PerceptronConfig().parameters()

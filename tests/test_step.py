@@ -38,8 +38,8 @@ from vit_jax.training.engine.engine import BINS, histogram
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.parameters import FewKernels
-from vit_jax.training.engine.pmap import make_engine
 from vit_jax.training.engine.step import example_keys
+from vit_jax.training.job import make_engine
 from vit_jax.training.log import Batches, steps_together
 from vit_jax.training.stopping import on_host
 

@@ -208,7 +208,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.build import definition, start
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.config.trees import flatten
-from vit_jax.training.engine.pmap import make_engine
+from vit_jax.training.job import make_engine
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.vocabulary import closed_vocabulary
 

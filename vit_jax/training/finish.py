@@ -40,9 +40,9 @@ def finish(loop: Loop, status: str) -> dict[str, Any]:
     if loop.agreement.signal:
         job.hosts.barrier()
         raise _interruption(loop)
-    summary: dict[str, Any] = {"status": status, "step": state.step, "epoch": loop.epoch}
+    summary: dict[str, Any] = {"status": status, "step": state.step, "epoch": job.epochs_of(state.step)}
     summary |= {"seconds": state.seconds, "best": state.best}
-    watched, split = loop.watched_split()
+    watched, split = loop.evaluating.watched_split()
     if split is not None:
         summary[watched] = _last_evaluation(loop, watched, split)
     summary |= _speeds(job.folder.metrics())
@@ -59,10 +59,10 @@ def finish(loop: Loop, status: str) -> dict[str, Any]:
         return summary
     summary["sample"] = draw(loop, task, result, network, best is not None)
     # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
-    loop.log.sync()
+    loop.recording.log.sync()
     for folder in (job.folder.plots, job.folder.samples):
         sync_tree(folder)
-    job.folder.write_summary(summary, loop.log.written())
+    job.folder.write_summary(summary, loop.recording.log.written())
     job.hooks.each("end", job.folder, False)
     publish(job.folder.path)
     show(job.folder, summary)
@@ -73,7 +73,7 @@ def finish(loop: Loop, status: str) -> dict[str, Any]:
 def _interruption(loop: Loop) -> Interrupted:
     """The error of a run that a signal has ended: what is saved, and how to go on."""
     job, state = loop.job, loop.state
-    done = f"saved at step {state.step}" if loop.saved == state.step else "nothing was to be saved yet"
+    done = f"saved at step {state.step}" if loop.saving.step == state.step else "nothing was to be saved yet"
     again = _going_on(job.folder, job.run)
     if (kind := kind_of(job.folder.path)) and not _given_in_python(job.run):  # one of the runs of --seeds or --folds
         again = f"the same command, which goes on with this {kind} and then trains the others"
@@ -88,7 +88,7 @@ def _last_evaluation(loop: Loop, name: str, split: Any) -> dict[str, dict[str, A
     if found := job.hosts.share(values):  # of the owner's log
         return found
     # A budget ended between evaluations: a run that goes on must not find this one in its log.
-    return {weights: as_json(result.metrics) for weights, result in loop.measure(name, split).items()}
+    return {weights: as_json(result.metrics) for weights, result in loop.evaluating.measure(name, split).items()}
 
 
 def _test(loop: Loop, task: Task, best: dict[str, Any] | None) -> tuple[dict[str, Any], Evaluation | None, list[str]]:
@@ -103,7 +103,7 @@ def _test(loop: Loop, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
     for name, split in job.data.splits.items():
         if name in ("train", "validation"):
             continue
-        results = loop.measure_and_log(name, split, {_best_kind(loop): task} if last else {})
+        results = loop.evaluating.measure_and_log(name, split, {_best_kind(loop): task} if last else {})
         entries[name] = {"last" if w == "raw" else "last_ema": as_json(r.metrics) for w, r in results.items()}
         shown[name] = results["raw"]
         if state.best is not None and best is not None:
@@ -150,7 +150,7 @@ def draw(loop: Loop, task: Task, result: Evaluation | None, parameters: dict[str
         folder.mkdir(exist_ok=True)
     step = state.best["step"] if state.best else None
     draw_curves_of(job.run, job.folder.metrics(), job.folder.plots / "curves.png", job.task.selection_metric[0], step)
-    caption = weights_caption("last", "raw", state.step, loop.epoch)
+    caption = weights_caption("last", "raw", state.step, job.epochs_of(state.step))
     if best and step is not None:
         caption = weights_caption("best", _best_kind(loop), step, step / job.order.steps_per_epoch)
     data = job.data
@@ -185,7 +185,7 @@ def _on_devices(loop: Loop, parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _best_kind(loop: Loop) -> str:
     """Which weights validation chose, "raw" or "ema"."""
-    return (loop.state.best or {}).get("weights", "ema" if loop.run.ema else "raw")
+    return (loop.state.best or {}).get("weights", "ema" if loop.job.run.ema else "raw")
 
 
 def best_weights(loop: Loop) -> dict[str, Any] | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from ...errors import UserError
 from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
 from .devices import Devices
+from .step import rows_of, with_frozen_arrays
 
 Score = Callable[[Any, Any, dict[str, np.ndarray]], Evaluation]  # as Task.score
 
@@ -81,13 +81,3 @@ def check_ids(config: NetworkConfig, batch: Batch) -> None:
                 f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}",
                 remedy="give those of its vocabulary",
             )
-
-
-def with_frozen_arrays(task: Task, frozen_arrays: Mapping[str, Any]) -> Task:
-    """The task with the auxiliary arrays that a compiled step was given as an argument."""
-    return replace(task, frozen_arrays=frozen_arrays) if frozen_arrays else task
-
-
-def rows_of(batch: Batch) -> int:
-    """The number of examples in a batch."""
-    return len(next(iter(batch.values())))

@@ -6,7 +6,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -32,7 +32,6 @@ from ...models.lowering import Lowering, of_training
 from ...models.state import merge
 from ...tasks.base import Batch, Task
 from .devices import Devices
-from .evaluator import rows_of, with_frozen_arrays
 from .optim import Optimizer, OptimizerState
 from .parameters import FewKernels, Kernels, Lora, Shards, cast_together
 
@@ -270,3 +269,13 @@ def attention_plan(network: Any, config: NetworkConfig, compute_dtype: str, lowe
 def with_votes(metrics: dict[str, Array], votes: Array | None) -> dict[str, Array]:
     """Metrics with the "votes" of any device, int32 [k], if there are some, int32 [devices, k]."""
     return metrics if votes is None else {**metrics, "votes": jnp.max(votes, axis=0)}
+
+
+def with_frozen_arrays(task: Task, frozen_arrays: Mapping[str, Any]) -> Task:
+    """The task with the auxiliary arrays that a compiled step was given as an argument."""
+    return replace(task, frozen_arrays=frozen_arrays) if frozen_arrays else task
+
+
+def rows_of(batch: Batch) -> int:
+    """The number of examples in a batch."""
+    return len(next(iter(batch.values())))
