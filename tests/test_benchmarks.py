@@ -54,6 +54,7 @@ from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import Line, Member
 from vit_jax.runs.check import check_run
+from vit_jax.tasks.can import Counts
 from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.translate.learn import Translate
@@ -137,7 +138,7 @@ def test_the_twin_of_the_translator_has_its_loss():
     ids = SimpleNamespace(ids=Ids(pad=10, begin=10, end=0))
     task = Translate(0.0, 5, ids, ids)
     keys, batch = jax.random.split(jax.random.key(0), 3), {"source": source, "target": target}
-    loss, _ = task.loss(merge(definition(c), weights), batch, keys, task.denominator(batch))
+    loss, _ = task.loss(merge(definition(c), weights), batch, keys, task.able(Counts).denominator(batch))
     np.testing.assert_allclose(plain_translator.loss(twin, source, target, pad=10), loss, rtol=1e-5)
 
 

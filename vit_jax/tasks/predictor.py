@@ -108,7 +108,7 @@ class Predictor:
     @property
     def header(self) -> tuple[str, ...]:
         """The names of the columns of `Answer.rows`; none where there can be no answers, for want of a head."""
-        return self.task.header
+        return "input", "answer"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class Predictor:
         return self
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs as `Task.answers` takes them. Raises UserError where one can be seen to be unusable."""
+        """The inputs as `answers` takes them. Raises UserError where one can be seen to be unusable."""
         return inputs
 
     def as_list(self, inputs: Any) -> tuple[Any, bool]:
@@ -152,7 +152,14 @@ class Predictor:
             begin: the number of inputs before these, for draws.
         """
         for first, some in batches(self.read(inputs), batch):
-            yield from self.task.answers(self, some, top, begin + first)
+            yield from self.answers(some, top, begin + first)
+
+    def answers(self, inputs: Sequence[Any], top: int, first: int) -> Iterable[Answer]:
+        """The Answer for each of some inputs, as `read` made them, which are computed together.
+
+        `top` is the number of alternatives to return, `first` the number of the first input among all, for draws.
+        """
+        raise NotImplementedError
 
     def predict(self, inputs: Any, /, *args: Any, **options: Any) -> Any:
         """What the network says of each input: the classes of an image, or a text; of one input that alone.

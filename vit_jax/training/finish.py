@@ -22,6 +22,7 @@ from ..reports import compare
 from ..reports.compare import draw_curves_of
 from ..reports.comparison import gather, mean_and_spread, splits
 from ..runs.several import VARIED, kind_of
+from ..tasks.can import Calibrates, Draws, Examines
 from ..tasks.capability import blaming
 from ..tasks.table import task_spec
 from .hooks import Hooks
@@ -100,6 +101,7 @@ def _test(loop: Loop, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
     entries, notes = dict[str, Any](), list[str]()
     shown: dict[str, Evaluation] = {}
     last = state.best is not None and state.best["step"] == state.step
+    examine = task.able(Examines).examine
     for name, split in job.data.splits.items():
         if name in ("train", "validation"):
             continue
@@ -110,14 +112,15 @@ def _test(loop: Loop, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
             if last:
                 shown[name] = results[_best_kind(loop)]
             else:
-                shown[name] = job.evaluator.measure(_on_devices(loop, best), split, job.run.batch, task.examine)
+                shown[name] = job.evaluator.measure(_on_devices(loop, best), split, job.run.batch, examine)
             entries[name]["best"] = as_json(shown[name].metrics)
         notes += shown[name].notes
-        if chance := job.task.at_chance(split, shown[name]):
+        if chance := job.task.able(Examines).at_chance(split, shown[name]):
             remedy = "nothing was learned: try another `optim.lr`, more `epochs`, and look at the labels"
             notes.append(f"on {name} {chance}: {remedy}")
-    if job.task.calibrated and "validation" not in job.data.splits:
-        what = " and ".join(f"no {each}" for each in job.task.calibrated)
+    decided = job.task.able(Calibrates).decides
+    if decided and "validation" not in job.data.splits:
+        what = " and ".join(f"no {each}" for each in decided)
         notes.append(f"{what}: there is no validation split to choose them on")
     return entries, shown.get("test"), [*dict.fromkeys(notes)]
 
@@ -155,11 +158,12 @@ def draw(loop: Loop, task: Task, result: Evaluation | None, parameters: dict[str
         caption = weights_caption("best", _best_kind(loop), step, step / job.order.steps_per_epoch)
     data = job.data
     network = merge(job.evaluator.definition, parameters)
-    sample, parts = task.pictures(network, data, job.folder.plots, job.folder.samples, caption)
+    draws = task.able(Draws)
+    sample, parts = draws.network(network, data, job.folder.plots, job.folder.samples, caption)
     job.hooks.each("drawn", job.folder.plots, parts)
     if result is not None:
         measured = f"test split, {caption}"
-        _, parts = task.draw_result(data.splits["test"], result, data.metadata(), job.folder.plots, measured)
+        _, parts = draws.result(data.splits["test"], result, data.metadata(), job.folder.plots, measured)
         job.hooks.each("drawn", job.folder.plots, parts)
     for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
@@ -170,11 +174,11 @@ def draw(loop: Loop, task: Task, result: Evaluation | None, parameters: dict[str
 def _calibrate(loop: Loop, best: dict[str, Any] | None) -> tuple[dict[str, Any] | None, Task]:
     """(what summary.json keeps of what validation decides for the best weights, the task that reads outputs so)."""
     job, state = loop.job, loop.state
-    validation = job.data.splits.get("validation")
-    if best is None or state.best is None or validation is None or not job.task.calibrated:
+    validation, calibrates = job.data.splits.get("validation"), job.task.able(Calibrates)
+    if best is None or state.best is None or validation is None or not calibrates.decides:
         return None, job.task
     out = job.evaluator.outputs_of(_on_devices(loop, best), validation, job.run.batch)
-    entries, task = job.task.calibrate(validation, out)
+    entries, task = calibrates.calibrate(validation, out)
     return {"step": state.best["step"], "weights": _best_kind(loop), **entries}, task
 
 

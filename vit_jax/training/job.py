@@ -31,6 +31,7 @@ from ..presets.table import preset
 from ..presets.variants import on_other_data
 from ..runs.check import check_complete, check_name, check_run
 from ..runs.values import changed_places, with_fields
+from ..tasks.can import HasFrozen
 from ..tasks.table import task_spec
 from ..weights.opening import check_unchanged, open_teacher
 from ..weights.start import check as check_start
@@ -196,7 +197,7 @@ class Origin:
         data = self.open(run, folder)
         run, metadata = with_data(run, data), data.metadata()
         if name == "teacher":
-            return frozen_digest(task_of(run, metadata).load_frozen_arrays(open_teacher(run)))
+            return frozen_digest(task_of(run, metadata).able(HasFrozen).load(open_teacher(run)))
         return str(start(run, metadata).record["digest"])
 
 
@@ -284,7 +285,7 @@ def open_job(
     run, order, epochs = plan(stated, data)
     if teacher is not None:
         task_spec(run.task).check_teacher(teacher, run, data)
-    task = task_of(run, data.metadata()).load_frozen_arrays(teacher)
+    task: Task = task_of(run, data.metadata()).able(HasFrozen).load(teacher)
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
     steps = epochs * order.steps_per_epoch

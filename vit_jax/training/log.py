@@ -19,6 +19,7 @@ from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS, STEP_METRICS
 from ..files.reading import bounded_lines, check_regular, open_regular
 from ..files.terminal import print_note
 from ..machine import backend
+from ..tasks.table import task_spec
 from .hooks import Hooks
 from .job import Job
 from .progress import Progress
@@ -242,7 +243,7 @@ class Recording:
     ):
         self.job, self.state, self.accept = job, state, accept
         self.log = self._open_log()
-        steps, batch, unit = job.order.steps_per_epoch, job.order.batch, job.task.unit
+        steps, batch, unit = job.order.steps_per_epoch, job.order.batch, task_spec(job.run.task).unit
         self.progress = Progress(job.epochs, steps, state.step + 1, batch, job.stop, unit=unit)
         self.meter = Meter(batch, unit, state.totals, on_votes)
 

@@ -17,6 +17,7 @@ from ..config.groups import factor_shapes
 from ..errors import CheckFailed
 from ..machine.division import most_examples
 from ..machine.numerics import fixed_settings
+from ..tasks.can import Counts, Examines
 from .hooks import Event
 from .job import Job
 from .log import Measured, Profile, Recording
@@ -163,7 +164,8 @@ class Loop:
 
     def _tokens(self, batches: list[Batch]) -> list[tuple[int, int, int]]:
         """`Task.tokens` of each batch, of all hosts."""
-        count, places = self.job.hosts.count, (self.job.task.tokens(batch) for batch in batches)
+        count, counts = self.job.hosts.count, self.job.task.able(Counts)
+        places = (counts.tokens(batch) for batch in batches)
         return [tuple(count * each for each in its) for its in places]  # type: ignore[misc]
 
     def _why_end(self) -> str:
@@ -273,7 +275,7 @@ class Evaluating:
             job.evaluator.between = self._poll_stop
             for weights, parameters in (("raw", tree.parameters), ("ema", tree.averaged)):
                 if parameters is not None:
-                    score = () if final is None else (final.get(weights, job.task).examine,)
+                    score = () if final is None else (final.get(weights, job.task).able(Examines).examine,)
                     result = job.evaluator.measure(parameters, split, job.run.batch, *score)
                     results[weights] = replace(result, metrics=job.hosts.share(result.metrics))
         for weights, result in results.items():

@@ -13,6 +13,7 @@ from ...errors import Field, UserError
 from ...machine.division import check_shares, most_examples
 from ...machine.numerics import fixed_settings
 from ...machine.targets import HERE, Target, published
+from ...tasks.can import HasFrozen
 from ...tasks.spec import Shape, rows_of
 from ...tasks.table import task_spec
 from ...training.job import engine_of
@@ -33,7 +34,7 @@ class Compiled:
 
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)
-        task = task_of(self.run, self.given.metadata).load_frozen_arrays(self.teacher, target)
+        task = task_of(self.run, self.given.metadata).able(HasFrozen).load(self.teacher, target)
         self.engine = engine_of(self.run, task, STEPS * run.epochs, STEPS, target=target)
         rows = self.given.rows
         check_shares({f"batch {rows}": rows}, len(self.engine.devices), self.engine.parts, run.augment.together)
@@ -76,7 +77,7 @@ class Compiled:
         devices, target = self.engine.devices, self.target
         return {
             "what": what,
-            "unit": self.engine.task.unit,
+            "unit": task_spec(self.run.task).unit,
             "platform": target.platform,
             "kind": target.kind,
             "published": {name: value for name, value in vars(published(target.kind)).items() if value},

@@ -42,7 +42,7 @@ class TellsClasses(TakesImages, Protocol):
         """The number of classes; 0: the network has no head, or its data determines them."""
 
 
-class ClassNames(MetadataEntry):
+class ClassNames(MetadataEntry[TellsClasses]):
     """The names of the classes, a list of texts."""
 
     of_head = True
@@ -50,19 +50,17 @@ class ClassNames(MetadataEntry):
     def valid(self, value: Any) -> bool:
         return are_texts(value)
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
-        assert isinstance(model, TellsClasses)
+    def fits(self, value: Any, model: TellsClasses) -> bool:
         return len(value) == model.classes
 
-    def default(self, model: NetworkConfig) -> tuple[list[str], str]:
-        assert isinstance(model, TellsClasses)
+    def default(self, model: TellsClasses) -> tuple[list[str], str]:
         return numbered_classes(model.classes), "classes are called by their numbers"
 
     def conflict(self, given: Any, wanted: Any) -> str:
         return other_classes(given, wanted)
 
 
-class OutputsEntry(MetadataEntry):
+class OutputsEntry(MetadataEntry[TellsClasses]):
     """What the outputs are, where they are no classes: see config/outputs.py."""
 
     of_head = True
@@ -71,9 +69,8 @@ class OutputsEntry(MetadataEntry):
     def valid(self, value: Any) -> bool:
         return are_outputs(value)
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
+    def fits(self, value: Any, model: TellsClasses) -> bool:
         """Whether the network has outputs of this kind, and there is a name for each or for none."""
-        assert isinstance(model, TellsClasses)
         outputs = Outputs.of({"outputs": value})
         lists = (outputs.names, outputs.mean, outputs.std, outputs.thresholds)
         one_each = all(len(each) in (0, model.classes) for each in lists) and len(outputs.mean) == len(outputs.std)
@@ -87,7 +84,7 @@ class OutputsEntry(MetadataEntry):
         return other_classes(names, ours, {"set": "label", "number": "number"}.get(given["kind"], "class"))
 
 
-class LossNumbers(MetadataEntry):
+class LossNumbers(MetadataEntry[TellsClasses]):
     """A number for each output that its loss needs: see balance.py."""
 
     of_head = True
@@ -96,9 +93,13 @@ class LossNumbers(MetadataEntry):
     def valid(self, value: Any) -> bool:
         return isinstance(value, list) and all(type(x) in (int, float) and math.isfinite(x) for x in value)
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
-        assert isinstance(model, TellsClasses)
+    def fits(self, value: Any, model: TellsClasses) -> bool:
         return len(value) == model.classes
+
+
+def parts(run: RunConfig) -> tuple[TellsClasses, ImageData, ImageAugment]:
+    """The network, the data and the augmentation of a run that classifies."""
+    return run.model, run.data, run.augment  # type: ignore[return-value]
 
 
 class ClassifySpec(ImageSpec):
@@ -107,6 +108,7 @@ class ClassifySpec(ImageSpec):
     network: ClassVar[type[NetworkConfig]] = ViTConfig
     data = ImageData
     computes = "vit_jax.tasks.classify.learn:Classify"
+    unit = "images"
     losses = tuple(dict.fromkeys(name for names in LOSSES.values() for name in names))
     weighs = True
     main_metrics: ClassVar = {
@@ -123,10 +125,9 @@ class ClassifySpec(ImageSpec):
     @classmethod
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
         """Images with labels of the kind that data.target states, classes where it states none."""
-        assert isinstance(run.data, ImageData)
-        kind, run = run.data.target or "class", with_sizes(run, {})
-        c, b = run.model, run.batch
-        assert isinstance(c, TellsClasses)
+        run = with_sizes(run, {})
+        c, data, _ = parts(run)
+        kind, b = data.target or "class", run.batch
         metadata: dict[str, Any] = {"preprocess": {"mean": [0.5] * c.channels, "std": [0.5] * c.channels}}
         metadata |= Outputs(kind, tuple(numbered_classes(c.classes))).to_metadata()
         metadata |= {"loss_weights": [1.0] * c.classes} if run.loss.class_weights != "none" else {}
@@ -136,7 +137,7 @@ class ClassifySpec(ImageSpec):
         return StandIn(cls.with_data(run, metadata), metadata, {**examples, "row": ((b,), "int32")}, examples)
 
     @classmethod
-    def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry]:
+    def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry[Any]]:
         """Names of classes are needed where outputs of another kind are not stated; what only training reads is not."""
         without = {
             name for name, entry in cls.metadata.items() if entry.of_training or entry.optional
@@ -147,15 +148,13 @@ class ClassifySpec(ImageSpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        model = run.model
-        assert isinstance(model, TellsClasses)
+        model, data, _ = parts(run)
         with fields_inside("model"):
             replace_fields(run.model, {"classes": model.classes or 1}).check()
         check_images(model, run)
         check_sampling(run)
-        assert isinstance(run.data, ImageData)
-        check_folds(run.data)
-        cls.check_kind(run, run.data.target)
+        check_folds(data)
+        cls.check_kind(run, data.target)
 
     @classmethod
     def check_kind(cls, run: RunConfig, kind: str) -> None:
@@ -202,8 +201,7 @@ class ClassifySpec(ImageSpec):
 
 def check_sampling(run: RunConfig) -> None:
     """Raise UserError where `data.sampling` is combined with what it cannot be."""
-    data, augment = run.data, run.augment
-    assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+    _, data, augment = parts(run)
     if data.sampling != "natural" and augment.repeats > 1:
         raise UserError(
             Field("data.sampling"),
@@ -233,8 +231,7 @@ def check_loss(run: RunConfig, kind: str) -> None:
     """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes
     others.
     """
-    data, augment = run.data, run.augment
-    assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+    _, data, augment = parts(run)
     if kind:
         _check_kind(run.loss, data, kind)
         if kind == "number":

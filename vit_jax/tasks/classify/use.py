@@ -16,12 +16,13 @@ from ...config.outputs import KINDS, Outputs
 from ...errors import Field, UserError
 from ...figures.figure import drawn
 from ...files.output import predictions, shorten, write_npz
+from ...files.terminal import printable
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.layers import accumulation_dtype
 from ...models.vit import ViT, sized
 from ..capability import EXPLAIN_BATCH, EXPLAIN_STEPS
-from ..predictor import BATCH, ImagePredictor, Predictor, batches, check_positive
+from ..predictor import BATCH, Answer, ImagePredictor, Predictor, batches, check_positive
 from .draw import draw_attention
 from .kind import Kind
 
@@ -105,6 +106,18 @@ class Classifier(ImagePredictor):
     @property
     def columns(self) -> tuple[str, ...]:
         return self.outputs.names
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        return self.kind.header
+
+    def answers(self, inputs: Sequence[Any], top: int, first: int) -> Iterator[Answer]:
+        self.check_known(top)
+        logits = self.logits(inputs, len(inputs))
+        for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
+            said = self.kind.top_k(row, top)
+            line = printable(f"{file}: {self.kind.line(said)}")
+            yield Answer(file, said, line, self.kind.rows(str(file), said), self.kind.plain(said), values)
 
     def check_known(self, top: int = 1) -> None:
         """Raise UserError where nothing can be told of the outputs, or not of so many."""

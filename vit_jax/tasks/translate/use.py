@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
-from ..generated import Search, Writer, compile_search, tokens_and_end, value
-from ..predictor import BATCH, check_positive
+from ..generated import Search, Writer, answer, compile_search, tokens_and_end, value
+from ..predictor import BATCH, Answer, check_positive
 from .encoding import Encoded, encode, note_scores
 
 CROSS = "decoder.cross_attention"  # of a translation to its source
@@ -69,6 +69,7 @@ class Translator(Writer):
 
     model: Transformer
 
+    header_names = "source", "translation"
     no_features = ("this network translates sentences, and only images have features", "leave it out")
 
     def __repr__(self) -> str:
@@ -130,6 +131,11 @@ class Translator(Writer):
     def read(self, inputs: Sequence[str]) -> list[tuple[str, np.ndarray]]:
         """(text, its ids) of each, so that any bad one is refused before the first is translated."""
         return list(zip(inputs, self.encoded(inputs), strict=True))
+
+    def answers(self, inputs: Sequence[tuple[str, np.ndarray]], top: int, first: int) -> Iterator[Answer]:
+        """The translations of sentences: inputs int32 [N]."""
+        texts, ids = zip(*inputs, strict=True)
+        return map(answer, texts, self.write(list(ids), first))
 
     @with_fixed_settings
     def predict(self, texts: str | Iterable[str], /, batch: int = BATCH, **search: Any) -> Any:

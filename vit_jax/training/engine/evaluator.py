@@ -14,6 +14,7 @@ from ...data.batches import Outputs, evaluation_batches, in_order
 from ...errors import UserError
 from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
+from ...tasks.can import HasFrozen
 from .devices import Devices
 from .step import rows_of, with_frozen_arrays
 
@@ -25,7 +26,7 @@ class Evaluator:
 
     def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
         self.config, self.definition, self.task, self.devices = config, definition, task, devices or Devices()
-        self.frozen_arrays = self.to_devices(dict(task.frozen_arrays) if task.auxiliary_in_outputs else {})
+        self.frozen_arrays = self.to_devices(dict(task.frozen_arrays) if task.able(HasFrozen).in_outputs else {})
         compiled = jax.jit(
             lambda parameters, batch, frozen_arrays: with_frozen_arrays(task, frozen_arrays).outputs(
                 merge(definition, self.devices.whole_on_each(parameters)), batch

@@ -31,6 +31,7 @@ from ...models.attention import Attention, AttentionPool, why_plain
 from ...models.lowering import Lowering, of_training
 from ...models.state import merge
 from ...tasks.base import Batch, Task
+from ...tasks.can import Counts
 from .devices import Devices
 from .optim import Optimizer, OptimizerState
 from .parameters import FewKernels, Kernels, Lora, Shards, cast_together
@@ -137,7 +138,7 @@ class Step:
         )
         batch = task.prepare(batch, keys)
         if len(self.devices) == 1:
-            return self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
+            return self.gradients(task, state.parameters, batch, keys, task.able(Counts).denominator(batch))
         # Each device adds up the gradients of its own parts, so they are exchanged once a step.
         every, its_own = PartitionSpec(), self.devices.sharded.spec
         parameters, gradients = every, every
@@ -156,7 +157,7 @@ class Step:
         self, task: Task, parameters: Tree, batch: Batch, keys: Array
     ) -> tuple[Array, dict[str, Array], Tree]:
         """What `gradients` returns of a whole batch, of which this device has a part: keys [B]."""
-        denominator = task.denominator(batch)
+        denominator = task.able(Counts).denominator(batch)
         if denominator is not None:
             denominator = jax.lax.pmean(denominator, self.devices.axes)
         loss, metrics, gradients = self.gradients(task, parameters, batch, keys, denominator)
