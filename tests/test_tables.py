@@ -225,6 +225,7 @@ def test_json_lines_hold_what_a_csv_file_holds_and_lists(root):
         ("image,label\ni0,a\n" + "".join(f"x{i},a\n" for i in range(7)), {},
          "7 of its 8 images are not in T: 'x0' (line 3), 'x1' (line 4), 'x2' (line 5), 'x3' (line 6), 'x4' (line 7), "),
         ("image,label\ni0.png,a\ni1,b\n./i0,b\n", {}, "line 4, column image: is the image of line 2 again"),
+        ("image,label,split\ni0.png,a,train\ni1,b,train\n./i0,a,test\n", {}, "line 4, column image: is the image of"),
     ],
 )  # fmt: skip
 def test_what_can_be_read_in_two_ways_or_in_none_is_said_in_one_sentence(root, text, stated, said):
