@@ -24,6 +24,7 @@ from vit_jax.extras.explain import capability, relevance
 from vit_jax.extras.explain.capability import WORDS
 from vit_jax.extras.explain.classify import explain, insertion_deletion
 from vit_jax.figures.attention import rollout
+from vit_jax.kinds.table import KINDS
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
@@ -32,7 +33,6 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.models.vit_options import MAPS
 from vit_jax.tasks.classify import use
-from vit_jax.tasks.classify.learn import KINDS
 
 STEPS = 5
 SIZE = {"image": (8, 12), "patch": 4, "width": 8, "depth": 3, "heads": 2, "hidden": 12, "classes": 5}

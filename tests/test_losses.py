@@ -17,9 +17,9 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.config.run import LossConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.kinds.balance import class_weights, label_weights, log_prior
+from vit_jax.kinds.table import kind_of
 from vit_jax.runs.check import check_run
-from vit_jax.tasks.classify.balance import class_weights, label_weights, log_prior
-from vit_jax.tasks.classify.learn import kind_of
 from vit_jax.tasks.classify.spec import check_loss
 from vit_jax.training.engine.step import mean_over_microbatches
 

@@ -29,6 +29,7 @@ from vit_jax.data.inputs import list_images, prepare_image
 from vit_jax.errors import UserError
 from vit_jax.figures import attention
 from vit_jax.files import places
+from vit_jax.kinds.classes import Classes, score
 from vit_jax.machine.hosts import ALONE
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge, split_model
@@ -36,8 +37,6 @@ from vit_jax.models.vit import ViT, fixed_positions
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify import draw as classify_pictures
 from vit_jax.tasks.classify import use
-from vit_jax.tasks.classify.classes import ClassKind
-from vit_jax.tasks.classify.score import score
 from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
@@ -52,7 +51,7 @@ TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
     "--optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
 )
-KIND = ClassKind(Outputs("class", ("a", "b", "c")))
+KIND = Classes(Outputs("class", ("a", "b", "c")))
 FILES = 70  # more than predict takes at a time
 assert FILES > BATCH
 

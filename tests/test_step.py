@@ -26,13 +26,13 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.extras.plan.program import read_program
+from vit_jax.kinds.classes import Classes
 from vit_jax.machine.division import check_shares
 from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.can import Examines
-from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices
@@ -254,7 +254,7 @@ def test_each_loss_takes_labels_and_targets_and_smooths_both(name, mixed, e):
         "binary": -(smooth * np.log(s) + (1 - smooth) * np.log(1 - s)).mean(-1),
     }
     with jax.enable_x64(True):
-        task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(settings=LossConfig(name=name, label_smoothing=e)))
+        task = Classify(ImageAugment(), (0.0,), (1.0,), Classes(settings=LossConfig(name=name, label_smoothing=e)))
         loss, metrics = task.loss(Fixed(LOGITS), batch, jax.random.split(jax.random.key(0), 4))
     assert float(loss) == pytest.approx(losses[name].mean(), rel=1e-12)
     assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == target.argmax(-1)).mean()
@@ -272,7 +272,7 @@ def test_with_mirror_images_the_logits_of_both_are_averaged_and_the_plain_figure
     images = np.random.default_rng(0).integers(0, 256, (4, 2, 3, 1)).astype(np.uint8)
     batch, task = (
         {**BATCH, "image": images},
-        Classify(ImageAugment(), (0.3,), (0.5,), ClassKind(settings=LossConfig(label_smoothing=0.1))),
+        Classify(ImageAugment(), (0.3,), (0.5,), Classes(settings=LossConfig(label_smoothing=0.1))),
     )
     plain, both = task.outputs(Pixels(), batch), task.able(Examines).mirrored().outputs(Pixels(), batch)
     x = ((images[:, 0, :, 0] / 255 - 0.3) / 0.5) ** 2

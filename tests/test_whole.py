@@ -23,12 +23,12 @@ from vit_jax.config.dotted import value_at
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.run import LossConfig
 from vit_jax.config.trees import flatten, unflatten
+from vit_jax.kinds.table import kind_of
 from vit_jax.models.build import definition
 from vit_jax.presets.table import PRESETS, preset
 from vit_jax.tasks.can import HasFrozen
 from vit_jax.tasks.classify.distil import distillation_loss
 from vit_jax.tasks.classify.distil_spec import DistilLoss
-from vit_jax.tasks.classify.learn import kind_of
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.next_token import mean_loss
 from vit_jax.training.engine.engine import BINS, Engine, histogram

@@ -19,7 +19,7 @@ the network's argument, so that the values can be checked against the rows of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -27,51 +27,12 @@ from jax import Array
 
 from ..config.run import RunConfig
 from ..data.base import Data, GivenData
-from ..files.output import html_table
-from ..scores.classes import Scores
+from ..kinds.base import Batch as Batch
+from ..kinds.base import Evaluation as Evaluation
 from .can import Abilities, Ability
 from .predictor import Predictor
 
-Batch = dict[str, Any]
-
-
-@dataclass(frozen=True, repr=False)
-class Evaluation:
-    """The result of a network on the n examples of a split. A task may return a subclass with more fields."""
-
-    metrics: dict[str, float]  # "loss" (but of a probe) and the task's own metrics; NaN where it is undefined
-    predicted: np.ndarray  # [n, ...]: the network's output for each example, in the order of the split
-    flipped: Evaluation | None = field(default=None, kw_only=True)  # of a task that `Examines.mirrored` returned
-    notes: tuple[str, ...] = field(default=(), kw_only=True)  # for the user: how a metric was computed
-    chosen: Mapping[str, float] = field(default_factory=dict, kw_only=True)  # what a probe was given, or has chosen
-    undefined: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # {metric: why it is NaN}
-    each: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)  # {metric: of each output, float [K]}
-    # {metric: (low, high)}, 95 % intervals by bootstrap, where they were asked for
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict, kw_only=True)
-    prints_each: ClassVar[bool] = False
-
-    def _repr_html_(self) -> str:
-        return html_table([{"metric": name, "value": value} for name, value in self.metrics.items()], self.notes)
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"{type(self).__name__}({len(self.predicted):,} examples: {values})"
-
-
 A = TypeVar("A", bound=Ability)
-E = TypeVar("E", bound=Evaluation)
-
-
-def with_scores(result: E, scores: Scores) -> E:
-    """A result with more metrics."""
-    return replace(
-        result,
-        metrics=result.metrics | scores.values,
-        each={**result.each, **scores.each},
-        undefined={**result.undefined, **scores.undefined},
-        notes=(*result.notes, *scores.notes),
-    )
-
 
 # What a subclass of Task has to define, and what for.
 _TO_WRITE = {

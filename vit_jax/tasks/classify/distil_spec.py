@@ -9,10 +9,10 @@ from typing import Any
 
 from ...config.fields import identity
 from ...config.network import Teacher
-from ...config.outputs import KINDS, Outputs
+from ...config.outputs import Outputs, other_classes
 from ...config.run import LossConfig, RunConfig
-from ...data.images.config import other_classes
 from ...errors import Field, UserError
+from ...kinds.table import class_of
 from ..image_spec import show_value
 from .spec import ClassifySpec, TellsClasses, parts
 
@@ -101,7 +101,7 @@ def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
             f"has {c.classes} classes and this run has {student.classes}", "give a teacher of the same classes"
         )
     if (kind := Outputs.of(teacher.metadata).kind) not in ("", "class"):
-        raise refused(f"its outputs are {KINDS[kind]}", "give a network that predicts classes")
+        raise refused(f"its outputs are {class_of(kind).says}", "give a network that predicts classes")
     names = data.metadata()["class_names"] if data else ()
     if clause := other_classes(teacher.metadata.get("class_names", ()), names):
         raise refused(clause, "give a teacher of the same classes in the same order")

@@ -1,4 +1,4 @@
-"""Images to one of K classes, to a set of K labels, or to K numbers: what differs by kind is in a file each."""
+"""Images to one of K classes, to a set of K labels, or to K numbers: what differs by kind is in kinds/."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from ...config.dotted import replace_fields
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
 from ...data.base import GivenData, Other
-from ...data.images.config import numbered_classes
-from ...data.images.labels import labels_of
 from ...data.images.open import open_images, open_other_images
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split
@@ -25,6 +23,9 @@ from ...data.images.stream import open_stream, stream_in
 from ...errors import UserError
 from ...figures.parts import Part
 from ...files.output import digits
+from ...kinds.base import Kind
+from ...kinds.classes import Classes, Classified, score
+from ...kinds.table import kind_of
 from ...models.layers import fold
 from ...models.vit import ViT
 from ...models.vit_config import ViTConfig
@@ -32,19 +33,12 @@ from ..base import Batch, Evaluation, Task
 from ..can import Abilities, Calibrates, Counts, Draws, Examines, MeasuresOthers, Probes, Tabulates
 from ..predictor import Predictor
 from ..table import task_spec
-from .classes import ClassKind
 from .draw import draw_inside, of_several_classes, save_samples
-from .kind import Kind
-from .label_sets import SetKind
-from .numbers import NumberKind
-from .score import Classified, score
 from .spec import ClassifySpec, parts
 from .use import Classifier, ResNetClassifier, captured
 
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
 SAMPLES = 4
-# The kinds, by the names that config/outputs.py gives them.
-KINDS: dict[str, type[Kind]] = {"class": ClassKind, "set": SetKind, "number": NumberKind}
 
 
 class CountsWeights(Counts):
@@ -90,7 +84,7 @@ class ProbesClasses(Probes):
     @property
     def unprobed(self) -> str:
         """Why a probe cannot learn from the data of training, which have no classes; empty: it can."""
-        return "" if isinstance(self.task.kind, ClassKind) else f"this network was trained on {self.task.kind.truth}"
+        return "" if isinstance(self.task.kind, Classes) else f"this network was trained on {self.task.kind.each[1]}"
 
     def probed(self) -> ClassifyProbe:
         return ClassifyProbe(**{f.name: getattr(self.task, f.name) for f in fields(Classify)})
@@ -126,7 +120,7 @@ class TabulatesKind(Tabulates):
         truth = self.task.kind.truths(split.labels)
         values = zip(*truth.values(), self.task.kind.values_of(result), strict=True)
         rows = ((split.name(i), *true, *digits(row)) for i, (*true, row) in enumerate(values))
-        return ("file", *truth, *self.task.kind.outputs.names), rows
+        return ("file", *truth, *self.task.kind.names), rows
 
 
 class DrawsImages(Draws):
@@ -144,9 +138,9 @@ class DrawsImages(Draws):
         split = data.splits.get("test") or data.splits.get("validation") or data.splits["train"]
         if not hasattr(split, "images"):  # batches of an iterator, which are gone
             return "", ()
-        labels = labels_of(data.outputs)
-        chosen = of_several_classes(labels.groups(split.labels), SAMPLES)
-        images, truth = split.take(chosen), [labels.words(each, data.outputs) for each in split.labels[chosen]]
+        kind = kind_of(data.outputs)
+        chosen = of_several_classes(kind.groups(split.labels), SAMPLES)
+        images, truth = split.take(chosen), [kind.words(each) for each in split.labels[chosen]]
         saved = save_samples(samples, images, truth, data.preprocess.range)
         found = captured(network, self.task.images({"image": images}, network.dtype), ("logits", "attention"))
         inside = draw_inside(network, images, found, plots, caption, truth, self.task.kind)
@@ -160,7 +154,7 @@ class Classify(Task):
     augment: ImageAugment
     mean: tuple[float, ...]  # per channel, of pixels in 0..1
     std: tuple[float, ...]
-    kind: Kind = field(default_factory=ClassKind)
+    kind: Kind = field(default_factory=Classes)
     mirrors: bool = field(default=False, kw_only=True)  # `outputs` also has those of an image and its mirror image
 
     predictor: ClassVar[type[Predictor]] = Classifier
@@ -182,11 +176,11 @@ class Classify(Task):
         how |= {"classes": c.classes, "seed": run.seed, "given": given, "fetch": fetch}
         opened = open_images(data, c.image, c.channels, **how)
         cls.check_kind(run, opened.outputs.kind)
-        validation = opened.splits.get("validation")
-        if validation is not None and not len(labels_of(opened.outputs).present(validation.labels)):
+        kind, validation = kind_of(opened.outputs), opened.splits.get("validation")
+        if validation is not None and not len(kind.present(validation.labels)):
             what = "no image of its validation split has any label, so it cannot choose the best weights"
             raise UserError(f"data.source {data.source}", what, "give images that have, or set `data.validation 0`")
-        found, remarks = KINDS[opened.outputs.kind].balanced(run, opened.outputs, opened.splits["train"].labels)
+        found, remarks = kind.balanced(run, opened.splits["train"].labels)
         return replace(opened, of_loss=found, remarks=(*opened.remarks, *remarks))
 
     @classmethod
@@ -287,15 +281,3 @@ class ClassifyResNet(Classify):
     """The task `classify-resnet`: `classify` with a network that has no attention to be drawn."""
 
     predictor: ClassVar[type[Predictor]] = ResNetClassifier
-
-
-def kind_of(
-    outputs: Outputs, count: int, loss: LossConfig | None = None, metadata: Mapping[str, Any] | None = None
-) -> Kind:
-    """The kind of so many outputs: several of which nothing is stated are classes; those without names have numbers."""
-    if not outputs.kind and count > 1:
-        outputs = replace(outputs, kind="class")
-    if outputs.kind in KINDS and not outputs.names:
-        outputs = replace(outputs, names=tuple(numbered_classes(count)))
-    weights, log_prior = (tuple((metadata or {}).get(name, ())) for name in ("loss_weights", "log_prior"))
-    return KINDS.get(outputs.kind, Kind)(outputs, loss or LossConfig(), weights, log_prior)

@@ -12,11 +12,13 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ...config.outputs import KINDS, Outputs
+from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...figures.figure import drawn
 from ...files.output import predictions, shorten, write_npz
 from ...files.terminal import printable
+from ...kinds.base import Kind
+from ...kinds.table import EMBEDDING
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.layers import accumulation_dtype
@@ -24,7 +26,6 @@ from ...models.vit import ViT, sized
 from ..capability import EXPLAIN_BATCH, EXPLAIN_STEPS
 from ..predictor import BATCH, Answer, ImagePredictor, Predictor, batches, check_positive
 from .draw import draw_attention
-from .kind import Kind
 
 SHOWN = 8
 
@@ -35,9 +36,11 @@ class Classifier(ImagePredictor):
     model: ViT
 
     def __repr__(self) -> str:
-        kind, names = self.outputs.kind, self.outputs.names
+        kind, names = self.kind, self.outputs.names
         some = ", ".join([*map(repr, names[:3]), *(["..."] if len(names) > 3 else [])])
-        means = f"{len(names)} classes" if kind in ("", "class") else f"{kind} of {len(names)}" if names else kind
+        means = f"{len(names)} {kind.each[1]}"
+        if kind.columns:
+            means = self.outputs.kind + (f" of {len(names)}" if names else "")
         what = f"{describe_network(self.run.model)}; images {self.size}"
         return f"Classifier({what}; {means}{': ' if names else ''}{some})"
 
@@ -49,7 +52,7 @@ class Classifier(ImagePredictor):
     @property
     def outputs(self) -> Outputs:
         """What its outputs are, and their names; those of an embedding have none."""
-        return self.kind.outputs if self.kind.has_answers else Outputs("embedding")
+        return self.kind.outputs if self.kind.has_answers else Outputs(EMBEDDING)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -61,7 +64,7 @@ class Classifier(ImagePredictor):
         """Why its answers cannot be measured: they are an embedding."""
         if self.kind.has_answers:
             return None
-        what = f"its outputs are {KINDS[self.outputs.kind]}, of which nothing is right or wrong"
+        what = f"its outputs are {self.kind.says}, of which nothing is right or wrong"
         return what, "measure its features with `probe knn` or `probe linear`"
 
     @property
