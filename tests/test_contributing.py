@@ -43,7 +43,7 @@ def copy(tmp_path):
 
 def test_the_page_has_an_example_of_each():
     assert list(EXAMPLES) == [
-        *("An option of a network", "A network of two parts", "A flag of training", "A preset"),
+        *("An option of a network", "A network of two parts", "A flag of training", "A metric", "A loss", "A preset"),
         *("A pooling method", "An optimizer", "An augmentation"),
     ]
 

@@ -184,8 +184,8 @@ def measure(request: Request) -> Measured:
 
     with backend.restore_precision():
         net = request.network or complete(f.run, f.weights, request.ema, f.data.spoken)
-    if f.probe == "none" and net.unmeasured:
-        raise UserError(f.run, *net.unmeasured)
+    if f.probe == "none" and (why := net.refusals.get("measures")):
+        raise UserError(f.run, *why)
     if f.probabilities:
         net.check_columns(f.probabilities)
     task = searching(_asked_for(net, f), request.search)

@@ -64,7 +64,7 @@ def command(arguments: list[str]) -> int:
     if "top" in stated:
         texts = f"for {o.top} texts of each input give `beam {o.top}` and `nbest {o.top}`"
         says_text = model.task.able(Searches).with_settings({}) is not None
-        no_top = ("this network says a text and no classes", texts) if says_text else model.no_top
+        no_top = ("this network says a text and no classes", texts) if says_text else model.refusals.get("top")
         if no_top:
             raise UserError(Field("top"), f"is {o.top}, but {no_top[0]}", no_top[1])
     if o.probabilities:

@@ -127,11 +127,6 @@ class TaskSpec:
         raise UserError(Field("task"), f"is {run.task}, whose steps cannot be compiled without its data", "train it")
 
     @classmethod
-    def without_randomness(cls, run: RunConfig) -> RunConfig:
-        """The run without augmentation and dropout, as overfit_batches trains it."""
-        return replace(run, model=run.model.without_dropout(), augment=run.augment.without_randomness(), stages=())
-
-    @classmethod
     def trains(cls, model: NetworkConfig) -> bool:
         """Whether it trains such networks."""
         return type(model) is cls.network

@@ -377,9 +377,11 @@ def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
     order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:
         return run, order, run.epochs
-    deterministic = task_spec(run.task).without_randomness(run)
     run = replace(
-        deterministic,
+        run,
+        model=run.model.without_dropout(),
+        augment=run.augment.without_randomness(),
+        stages=(),
         optim=replace(run.optim, schedule="constant", warmup=0.0, warmup_steps=0, weight_decay=0.0),
         patience=0,
     )

@@ -38,9 +38,11 @@ class FeatureDescriber(CaptionWriter):
     """
 
     header_names = "vector", "caption"
-    no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
-    no_explanations = ("the inputs of this network are vectors, which have no patches or words", "leave it out")
-    no_features = ("the inputs of this network are features already", "leave the flag out")
+    refusals: ClassVar = {
+        "attention": ("the decoder reads a single vector, to which all its attention goes", "leave it out"),
+        "explanations": ("the inputs of this network are vectors, which have no patches or words", "leave it out"),
+        "features": ("the inputs of this network are features already", "leave the flag out"),
+    }
 
     def __repr__(self) -> str:
         return f"FeatureDescriber({describe_network(self.run.model)}; {self.words})"

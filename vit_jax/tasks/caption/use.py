@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -83,7 +83,9 @@ class Describer(CaptionWriter, ImagePredictor):
     `model(images, target)` calls the network on normalised images [B, h, w, C] and ids [B, T].
     """
 
-    no_features = ("a captioner pools none of an image", "give the weights of an image network alone")
+    refusals: ClassVar = {
+        "features": ("a captioner pools none of an image", "give the weights of an image network alone")
+    }
 
     def __repr__(self) -> str:
         return f"Describer({describe_network(self.run.model)}; images {self.size}; {self.words})"

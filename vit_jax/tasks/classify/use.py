@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +60,13 @@ class Classifier(ImagePredictor):
         return self.outputs.names
 
     @property
-    def unmeasured(self) -> tuple[str, str] | None:
-        """Why its answers cannot be measured: they are an embedding."""
-        if self.kind.has_answers:
-            return None
-        what = f"its outputs are {self.kind.says}, of which nothing is right or wrong"
-        return what, "measure its features with `probe knn` or `probe linear`"
-
-    @property
-    def no_top(self) -> tuple[str, str] | None:
-        """Why there is no number of classes to choose: labels and numbers are all told."""
-        return (self.kind.no_top, "leave it out") if self.kind.no_top else None
+    def refusals(self) -> Mapping[str, tuple[str, str]]:
+        """An embedding is not measured; of labels and numbers all are told."""
+        found = {"top": (self.kind.no_top, "leave it out")} if self.kind.no_top else {}
+        if not self.kind.has_answers:
+            what = f"its outputs are {self.kind.says}, of which nothing is right or wrong"
+            found["measures"] = what, "measure its features with `probe knn` or `probe linear`"
+        return found
 
     @with_fixed_settings
     def logits(self, images: Any, batch: int = BATCH) -> np.ndarray:

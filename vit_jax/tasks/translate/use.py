@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +70,9 @@ class Translator(Writer):
     model: Transformer
 
     header_names = "source", "translation"
-    no_features = ("this network translates sentences, and only images have features", "leave it out")
+    refusals: ClassVar = {
+        "features": ("this network translates sentences, and only images have features", "leave it out")
+    }
 
     def __repr__(self) -> str:
         sizes = f"{len(self.source):,} source and {len(self.target):,} target ids"
