@@ -425,3 +425,12 @@ def test_explanations_point_at_what_a_trained_network_must_have_seen(fields, tmp
             read = relevance.read_by_head
             monkeypatch.setattr(relevance, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
             assert points("rollout") < min(right - 0.1, 0.6)  # of another token
+
+
+@pytest.mark.parametrize(("size", "grid"), [((7, 10), (3, 4)), ((8, 8), (4, 4)), ((5, 9), (2, 7))])
+def test_the_cells_that_are_summed_are_those_that_pixels_are_in(size, grid):
+    values = np.random.default_rng(0).normal(size=(*size, 2))
+    cells, expected = relevance.cell_of_pixel(size, grid), np.zeros(grid)
+    for row, column in np.ndindex(size):
+        expected[divmod(int(cells[row, column]), grid[1])] += values[row, column].sum()
+    np.testing.assert_allclose(relevance.sum_cells(values, grid), expected)
