@@ -34,6 +34,7 @@ from vit_jax.weights import load as trained
 from vit_jax.weights.checkpoint import Checkpoints, SavedState
 from vit_jax.weights.start import start
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 VIT = ViTConfig(
     image=(8, 4), patch=2, channels=1, classes=3, width=12, depth=2, heads=3, hidden=20, layer_scale=0.1, registers=2
 )

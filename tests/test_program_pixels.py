@@ -222,7 +222,7 @@ def test_each_fault_that_other_programs_have_is_seen(fault, monkeypatch):
 # ---------------------------------------------------------------------------------- whole programs
 
 
-VIT = ViTConfig(image=16, channels=3, patch=4, classes=3, width=16, depth=2, heads=2, hidden=32, init_std=0.3)
+VIT = ViTConfig(image=16, channels=3, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32, init_std=0.3)
 STATED = {"mean": MEAN, "std": STD, "interpolation": "bicubic", "background": 90}
 NAMES = ["ant", "bee", "cat"]
 
@@ -256,7 +256,7 @@ def check_answers(run, net, sizes=((16, 16), (37, 90), (90, 17), (1, 40), (40, 1
     "fit, kind, activation",
     [
         ("stretch", "set", "sigmoid"),
-        ("crop", "class", "softmax"),
+        pytest.param("crop", "class", "softmax", marks=pytest.mark.slow),
         pytest.param("pad", "number", "none", marks=pytest.mark.slow),
     ],
 )
@@ -299,7 +299,7 @@ def test_an_empty_batch_gives_no_answers_and_an_empty_image_an_error(in_onnx):
             run(np.zeros((1, *size, 3), np.uint8))
 
 
-@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("opset", [18, pytest.param(23, marks=pytest.mark.slow)])
 def test_the_opset_is_chosen(network, tmp_path, opset):
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("jax2onnx")

@@ -22,7 +22,8 @@ from vit_jax.errors import UserError
 from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.vit_config import ViTConfig
 
-VIT = ViTConfig(image=8, channels=1, patch=4, classes=5, width=16, depth=2, heads=2, hidden=32)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+VIT = ViTConfig(image=8, channels=1, patch=4, classes=5, width=16, depth=1, heads=2, hidden=32)
 RNG = np.random.default_rng(0)
 W, C = RNG.normal(size=(3, 4)).astype(np.float32), RNG.normal(size=4).astype(np.float32)
 
@@ -94,14 +95,20 @@ def written(config, path, **options):
 
 
 CONFIGS = {
-    "vit": (VIT, 14),
-    "convolutions in its stem, whose kernels are cut": (ViTConfig(**{**vars(VIT), "patch": 4, "stem": (4, 8)}), 16),
-    "attention pool": (ViTConfig(**{**vars(VIT), "pool": "map", "depth": 1}), 14),
+    "vit": (VIT, 8),
+    "convolutions in its stem, whose kernels are cut": (ViTConfig(**{**vars(VIT), "patch": 4, "stem": (4, 8)}), 10),
+    "attention pool": (ViTConfig(**{**vars(VIT), "pool": "map"}), 14),
     "resnet, whose kernels are turned": (ResNetConfig(image=16, classes=3, stages=(1, 1, 1, 1), width=4, hidden=4), 18),
 }
 
 
-@pytest.mark.parametrize(("config", "count"), CONFIGS.values(), ids=CONFIGS)
+QUICK = ("vit", "convolutions in its stem, whose kernels are cut")
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (name not in QUICK), id=name) for name, case in CONFIGS.items()],
+)
 def test_all_products_with_weights_of_a_network_are_found(config, count, tmp_path):
     model = onnx_ir.load(written(config, tmp_path / "x.onnx"))
     kinds = [each.op_type for each in model.graph]
@@ -111,7 +118,7 @@ def test_all_products_with_weights_of_a_network_are_found(config, count, tmp_pat
     assert len(inner_products(model)) == count - 2, kernels
 
 
-@pytest.mark.parametrize("takes", ["pixels", "images"])
+@pytest.mark.parametrize("takes", ["pixels", pytest.param("images", marks=pytest.mark.slow)])
 def test_onnxruntimes_own_tools_make_our_files_smaller(takes, tmp_path):
     from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
 

@@ -336,7 +336,6 @@ def test_without_torch_tensors_are_compared_and_the_report_says_so(monkeypatch):
 
 
 FEW = [
-    ("clip", "norm1 and norm2 exchanged"),
     ("timm, gated", "gate and first layer exchanged"),
     ("huggingface@v4", "square out projection transposed"),
     ("augreg@pre-linen", "pixels of a patch in another order"),

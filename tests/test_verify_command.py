@@ -21,6 +21,7 @@ from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+SMALL = replace(VIT, image=4, depth=2)
 PREPROCESS = {
     "image": [6, 4],
     "channels": 3,
@@ -45,10 +46,9 @@ def files(tmp_path, parameters=None):
     """A state dict of torchvision's, and one of timm's with the same weights, as files."""
     import torch
 
-    config = replace(VIT, image=4, patch=2)
     paths = []
     for name in ("torchvision@2", "timm"):
-        tensors = rules.write(LAYOUTS[name].rows(config), parameters if parameters and name == "timm" else ours(config))
+        tensors = rules.write(LAYOUTS[name].rows(SMALL), parameters if parameters and name == "timm" else ours(SMALL))
         paths.append(tmp_path / f"{name}.pth")
         torch.save({n: torch.from_numpy(a.copy()) for n, a in tensors.items()}, paths[-1])
     return paths
@@ -89,7 +89,7 @@ def test_verify_compares_two_files_and_leaves_what_was_asked_for(timm, tmp_path,
 
 
 def test_verify_exits_with_3_and_names_the_layer(timm, tmp_path, capsys):
-    damaged = ours(replace(VIT, image=4, patch=2))
+    damaged = ours(SMALL)
     damaged["blocks.1.mlp.fc2.bias"][3] += 1e-4
     assert door("verify", *files(tmp_path, damaged), *SAID) == 3
     assert capsys.readouterr().out.endswith("verdict   different, first at blocks.1\n")
@@ -139,7 +139,7 @@ def test_what_b_says_of_its_making_is_done_to_no_other_file(tmp_path, monkeypatc
     """A is adapted as B was only where it is the file that B was made from; else two functions would be called one."""
     (a, _), b, other = files(tmp_path), tmp_path / "b.safetensors", tmp_path / "other.pth"
     assert door(a, b, "--to", "timm", *SAID, "--adapt", "activation=relu", "--dtype", "float64") == 0
-    made = rules.write(LAYOUTS["torchvision@2"].rows(replace(VIT, image=4, patch=2)), ours(replace(VIT, image=4)))
+    made = rules.write(LAYOUTS["torchvision@2"].rows(SMALL), ours(SMALL))
     import torch
 
     torch.save({n: torch.from_numpy(array + 1) for n, array in made.items()}, other)
