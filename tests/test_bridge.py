@@ -35,7 +35,7 @@ def place(tmp_path_factory):
         with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
             plain.setattr(finish, "draw", lambda *a: None)
             assert train_command.command(TINY) == 0
-            assert train_command.command([*TINY, "--model.activation", "gelu_tanh", "--name", "tanh"]) == 0
+            assert run("runs/digits", "runs/tanh", "--adapt", "activation=gelu_tanh", "--weights-only") == 0
         yield folder
     jax.config.update("jax_disable_most_optimizations", False)
 

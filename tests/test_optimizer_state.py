@@ -203,9 +203,8 @@ def test_every_optimizer_goes_both_ways():
     "name",
     [
         "AdamW, layer decay, mlp and tokens frozen",
-        "Adam with L2",
-        "momentum of Nesterov",
         "Muon, layer decay, tokens frozen",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("Adam with L2", "momentum of Nesterov")),
     ],
 )
 def test_25_steps_in_torch_and_25_here_are_50_in_torch_and_back(tmp_path, name):

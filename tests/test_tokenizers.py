@@ -26,7 +26,6 @@ from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.learn import corpus_scores
 from vit_jax.text.record import make_one, make_tokenizers, open_tokenizers, record_tokenizers
 from vit_jax.text.tokenizer import Ids
-from vit_jax.training import finish
 from vit_jax.training import train as training
 from vit_jax.training.job import plan
 from vit_jax.training.train import train
@@ -345,7 +344,7 @@ TINY = RunConfig(
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, quick_compilation):
+def run(tmp_path_factory, quick_compilation, without_pictures):
     """(TINY on a table of PAIRS, a run of it that never stopped, one that was stopped, killed and resumed)."""
     there = tmp_path_factory.mktemp("texts")
     (there / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
@@ -364,7 +363,6 @@ def run(tmp_path_factory, quick_compilation):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "open_job", once)
         train(its, preset="numbers", folder=whole)
-        patch.setattr(finish, "draw", lambda *_: None)
         assert train(replace(its, max_steps=3), preset="numbers", folder=parts)["step"] == 3
         with pytest.MonkeyPatch.context() as kill, pytest.raises(Crash):
             at_step(kill, 5, crash)
