@@ -535,7 +535,7 @@ def test_other_values_than_were_handed_over_to_be_written_are_noticed(run, sourc
     assert [*tmp_path.iterdir()] == [source]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", pytest.param("SIGHUP", marks=pytest.mark.slow)])
 def test_a_signal_in_the_middle_of_writing_leaves_nothing_behind(source, tmp_path, name):
     code = "from convert.write import weights; "
     code += f"weights._read_back = lambda *_: os.kill(os.getpid(), signal.{name})"

@@ -43,6 +43,7 @@ OPTIONS = {
     *("mlp_bias=False", "out_bias=False", "pool=mean", "pool=map_all", "decoder_depth=0", "bias=False"),
 }
 CASES = {case.name: case.config for case in cases.combinations()}
+NETWORKS = [*CASES]
 CASES |= {
     f"{name}, {case.name}": case.config
     for name, base in (("ViT", cases.VIT), ("Transformer", SEQ))
@@ -67,7 +68,9 @@ def check(results):
 # ----------------------------------------------------------------------------------- the function
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name if name in NETWORKS else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_a_network_is_the_same_function_and_its_weights_come_back_to_the_bit(name):
     c = CASES[name]
     check([twins.carried(name, c, weights(c)), twins.forward(name, c, weights(c), inputs(c), "float64", "float64")])
