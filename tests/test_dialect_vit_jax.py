@@ -19,7 +19,6 @@ from convert.recognise.reading import Options, read
 from convert.verify.command import both
 from tests.parity.cases import TRANSFORMER
 from tests.random_weights import weights
-from vit_jax.commands import train as training
 from vit_jax.commands.evaluate import evaluate
 from vit_jax.config.run import OptimConfig, RunConfig
 from vit_jax.config.trees import flatten, unflatten
@@ -357,14 +356,13 @@ def test_a_network_without_a_run_becomes_one_that_loads_and_predicts(tmp_path, c
     assert len(loaded.predict(list(images), top=2)[0]) == 2
 
 
-def test_such_a_run_starts_others_and_is_itself_of_no_data(tmp_path, monkeypatch, capsys, convert, foreign):
+def test_such_a_run_starts_others_and_is_itself_of_no_data(tmp_path, monkeypatch, convert, inside, foreign):
     assert convert(foreign[0], tmp_path / "runs/vit", *foreign[1:], "--set", "mean=0.3", "--set", "std=0.7")[0] == 0
     monkeypatch.chdir(tmp_path)
     started = start(replace(untrained_run(VIT), init="vit"), {}).parameters
     same(started, weights(VIT))
-    monkeypatch.setattr(sys, "argv", ["train", "--resume", "vit"])
-    assert training.main() == 2
-    assert "data.source unknown: no such set" in capsys.readouterr().err
+    done = inside("train", "--resume", "vit")
+    assert done.returncode == 2 and "data.source unknown: no such set" in done.stderr
     with pytest.raises(UserError, match="no such set"):
         evaluate("vit")
 

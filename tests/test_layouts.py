@@ -35,6 +35,7 @@ from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 
+slow = pytest.mark.slow
 FEW, MORE = 3, 12  # members of a domain that are tried, by default and by the slow tests
 
 
@@ -45,7 +46,7 @@ def some(layout, count=FEW):
 
 def few_or_more(test):
     """A test of so many members of every layout's domain."""
-    counts = pytest.mark.parametrize("count", [FEW, pytest.param(MORE, marks=pytest.mark.slow)])
+    counts = pytest.mark.parametrize("count", [FEW, pytest.param(MORE, marks=slow)])
     return pytest.mark.parametrize("layout", LAYOUTS)(counts(test))
 
 
@@ -228,7 +229,7 @@ def page(name):
     return (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@slow
 def test_two_layouts_have_a_common_network_where_one_of_a_few_fits_both():
     """And the guide says of how many."""
     found = pairs()
@@ -249,7 +250,7 @@ def test_two_layouts_have_a_common_network_where_one_of_a_few_fits_both():
 
 
 def test_the_number_of_layouts_in_the_readme_is_that_of_the_tables():
-    assert {*re.findall(r"(\d+) layouts", page("README.md"))} == {str(len(LAYOUTS))}, "correct the layouts in README.md"
+    assert {*re.findall(r"(\d+) layouts", page("README.md"))} == {str(len(LAYOUTS))}
 
 
 NETWORKS = [ViTConfig, TransformerConfig, CaptionerConfig, ResNetConfig]
@@ -257,7 +258,7 @@ NETWORKS = [ViTConfig, TransformerConfig, CaptionerConfig, ResNetConfig]
 
 @pytest.mark.parametrize(
     ("network", "nearest"),
-    [*((network, 2) for network in NETWORKS), *(pytest.param(n, 99, marks=pytest.mark.slow) for n in NETWORKS)],
+    [*((network, 2) for network in NETWORKS), *(pytest.param(n, 99, marks=slow) for n in NETWORKS)],
 )
 def test_ordered_pairs_of_layouts_that_share_a_network_carry_it_there_and_back_to_the_bit(network, nearest):
     """Both orders at once: what comes of a's file is the file that b itself would have written, and the other way.
@@ -265,9 +266,8 @@ def test_ordered_pairs_of_layouts_that_share_a_network_carry_it_there_and_back_t
     Each layout with so many of those that follow it in the table, and, slow, with all.
     """
     layouts = [layout for layout in LAYOUTS.values() if layout.network is network]
-    following = range(min(nearest, len(layouts)))
     done = 0
-    for a, b in ((a, b) for i, a in enumerate(layouts) for step in following for b in layouts[i + step : i + step + 1]):
+    for a, b in ((a, b) for i, a in enumerate(layouts) for b in layouts[i : i + nearest]):
         config = common(a.name, b.name)
         if config is None:
             continue
@@ -338,7 +338,7 @@ def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen)
         resolve(layout, names, [("its own metadata", fields(config) | {"final_norm": False})], "file")
 
 
-@pytest.mark.parametrize("most", [1, pytest.param(99, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [1, pytest.param(99, marks=slow)])
 @pytest.mark.parametrize("name", {layout.dialect: name for name, layout in LAYOUTS.items()}.values())
 def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(name, most):
     """Each field by so many other values."""

@@ -1,8 +1,6 @@
 """Smaller ONNX programs: linear maps that tools find, float16, int8, what is measured of them, and what is refused."""
 
 import json
-import sys
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,22 +13,17 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 import vit_jax
-from convert.__main__ import main
 from convert.write.program.linears import inner_products, name_products, products
 from tests.test_export import NORMAL, network
 from vit_jax.errors import UserError
 from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.vit_config import ViTConfig
 
+slow = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=5, width=16, depth=1, heads=2, hidden=32)
 RNG = np.random.default_rng(0)
 W, C = RNG.normal(size=(3, 4)).astype(np.float32), RNG.normal(size=4).astype(np.float32)
-
-
-def convert(words):
-    with mock.patch.object(sys, "argv", ["convert", *words]):
-        return main()
 
 
 def node(kind, inputs, **attributes):
@@ -107,7 +100,7 @@ QUICK = ("vit", "convolutions in its stem, whose kernels are cut")
 
 @pytest.mark.parametrize(
     ("config", "count"),
-    [pytest.param(*case, marks=[pytest.mark.slow] * (name not in QUICK), id=name) for name, case in CONFIGS.items()],
+    [pytest.param(*case, marks=[slow] * (name not in QUICK), id=name) for name, case in CONFIGS.items()],
 )
 def test_all_products_with_weights_of_a_network_are_found(config, count, tmp_path):
     model = onnx_ir.load(written(config, tmp_path / "x.onnx"))
@@ -118,7 +111,7 @@ def test_all_products_with_weights_of_a_network_are_found(config, count, tmp_pat
     assert len(inner_products(model)) == count - 2, kernels
 
 
-@pytest.mark.parametrize("takes", ["pixels", pytest.param("images", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("takes", ["pixels", pytest.param("images", marks=slow)])
 def test_onnxruntimes_own_tools_make_our_files_smaller(takes, tmp_path):
     from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
 
@@ -148,10 +141,10 @@ def test_onnxruntimes_own_tools_make_our_files_smaller(takes, tmp_path):
 
 
 @pytest.fixture
-def as_int8(digits_run, tmp_path):
+def as_int8(digits_run, tmp_path, convert):
     """The files of the digits as int8 and as float32."""
     for weights in ("float32", "int8"):
-        assert not convert([str(digits_run), str(tmp_path / f"{weights}.onnx"), "--weights", weights])
+        assert convert(digits_run, tmp_path / f"{weights}.onnx", "--weights", weights)[0] == 0
     return tmp_path
 
 
@@ -230,7 +223,7 @@ REFUSED = {  # {case: (of the run, to a file, flags, what is said)}
 
 @pytest.mark.parametrize(("of_run", "to", "flags", "says"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_calibrated_is_refused_in_one_sentence(
-    of_run, to, flags, says, digits_run, tmp_path, monkeypatch, capsys
+    of_run, to, flags, says, digits_run, tmp_path, monkeypatch, convert
 ):
     monkeypatch.chdir(tmp_path)
     (
@@ -242,9 +235,8 @@ def test_what_cannot_be_calibrated_is_refused_in_one_sentence(
     if not of_run:
         vit_jax.export(digits_run, source := "weights.safetensors")
     before = sorted(tmp_path.rglob("*"))
-    assert convert([source, to, *flags]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert says in said, said
+    code, _, error = convert(source, to, *flags)
+    assert code == 2 and says in " ".join(error.split()), error
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -319,7 +319,7 @@ def test_a_damaged_pair_is_one_sentence(marian, tmp_path, contents, says):
     assert "data.tokenizer" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_no_tokenizer_and_no_library(monkeypatch, tmp_path):
+def test_no_tokenizer_and_no_library(monkeypatch):
     with pytest.raises(UserError, match=r"^data\.tokenizer /no/where: there is no such folder; give words, bpe"):
         make_tokenizers("/no/where", 0, [], [], one=True)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
@@ -464,7 +464,7 @@ def test_a_unigram_is_not_trained_on_data_that_no_file_holds():
 @pytest.mark.parametrize(
     "path", ["../tokenizer.json", "/etc/passwd", "tokenizer/../../x", "tokenizer", "tokenizer/.hidden"]
 )
-def test_a_strangers_run_names_no_files_outside_its_folder(run, tmp_path, path):
+def test_a_strangers_run_names_no_files_outside_its_folder(run, path):
     record = {**run[1].record(), "files": {path: "0" * 32}}
     with pytest.raises(UserError, match=r"config\.json: its files is damaged"):
         check_record(record, "config.json")
@@ -480,7 +480,7 @@ def test_a_file_that_is_too_large_or_none_is_not_read(bart, tmp_path, monkeypatc
         make_tokenizers(str(bart), 0, [], [], one=True)
 
 
-def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp_path):
+def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run):
     """As they are trained on other sentences: the weights fit, and no words have to be the same."""
     from vit_jax.config.trees import unflatten
     from vit_jax.weights import start as starting

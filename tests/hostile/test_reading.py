@@ -22,6 +22,7 @@ from tests.hostile import reading
 from tests.hostile.child import accepts, opened, refuses, run
 from vit_jax.data.images import preprocess
 
+slow = pytest.mark.slow
 MB = 1 << 20
 KINDS = {
     "pipe": "is no regular file but a pipe",
@@ -37,9 +38,7 @@ PLACES = [  # what reads a path, the name of the file that it reads, in the path
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kind", ["pipe", "circle", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("socket", "device"))]
-)
+@pytest.mark.parametrize("kind", ["pipe", "circle", *(pytest.param(kind, marks=slow) for kind in ("socket", "device"))])
 def test_what_is_no_regular_file_is_not_waited_for(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i, (function, name) in enumerate(PLACES):
         file = tmp_path / str(i) / name
@@ -91,7 +90,7 @@ def png(width: int, height: int, channels: int) -> bytes:
     "size",
     [
         *((60_000_000, 1, 1), (7000, 7000, 4)),
-        *(pytest.param(size, marks=pytest.mark.slow) for size in ((13_000, 13_000, 3), (1, 36_000_000, 1))),
+        *(pytest.param(size, marks=slow) for size in ((13_000, 13_000, 3), (1, 36_000_000, 1))),
     ],
 )
 def test_small_files_of_large_images_are_not_decoded(size: tuple[int, int, int], tmp_path: Path) -> None:
