@@ -15,8 +15,7 @@ pytest.importorskip("torch", reason="PyTorch cannot be imported, so no other for
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
-from tests.parity.libraries import load
-from tests.test_verify import VIT, ours
+from tests.test_verify import VIT, available, ours
 from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
@@ -36,10 +35,7 @@ PREPROCESS = {
 
 @pytest.fixture
 def timm():
-    try:
-        load("timm")
-    except ImportError:
-        pytest.skip("timm is not installed")
+    available("timm")
 
 
 def files(tmp_path, parameters=None):
