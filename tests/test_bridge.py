@@ -35,7 +35,7 @@ def place(tmp_path_factory):
         with pytest.MonkeyPatch.context() as plain, contextlib.redirect_stdout(io.StringIO()):
             plain.setattr(finish, "draw", lambda *a: None)
             assert train_command.command(TINY) == 0
-            assert train_command.command([*TINY, "--model.activation", "gelu_tanh", "--name", "tanh"]) == 0
+            assert run("runs/digits", "runs/tanh", "--adapt", "activation=gelu_tanh", "--weights-only") == 0
         yield folder
     jax.config.update("jax_disable_most_optimizations", False)
 
@@ -61,16 +61,6 @@ def close(a, b):
 
 
 # ---------------------------------------------------------------------------------------- outwards
-
-
-def test_timm_itself_opens_a_run_and_computes_its_logits(images):
-    timm, torch = library("timm"), pytest.importorskip("torch")
-    assert run("runs/digits", "as-timm", "--to", "timm") == 0
-    model = timm.create_model("local-dir:as-timm", pretrained=True).eval()
-    with torch.no_grad():
-        theirs = model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
-    assert close(theirs, ours(vit_jax.load("digits"), images))
-    assert model.pretrained_cfg["mean"] and model.pretrained_cfg["num_classes"] == 10
 
 
 def test_transformers_itself_opens_a_run_and_computes_its_logits(images):

@@ -9,6 +9,7 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, notebook_48, notebook_256, notebook_768
 from convert.recognise.config import MissingFields, resolve
+from tests.random_weights import weights
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 
@@ -24,15 +25,6 @@ SAID = {
     "notebook-256": dict(image=(8, 12), heads=2, patch=(4, 2)),
 }
 CONFIGS = {"notebook-768": WIDE, "notebook-48": HEADS, "notebook-256": RELU}
-
-
-def numbers(config):
-    """Parameters that all differ."""
-    start, out = 0, {}
-    for name, shape in config.shapes().items():
-        out[name] = np.arange(start, start + prod(shape), dtype=np.float64).reshape(shape)
-        start += prod(shape)
-    return out
 
 
 @pytest.mark.parametrize(
@@ -77,7 +69,7 @@ def numbers(config):
         ),
     ],
 )
-def test_the_notebooks_networks_have_their_tensors_and_as_many_numbers(module, network, count, some):
+def test_the_notebooks_networks_have_their_tensors_and_as_many_weights(module, network, count, some):
     config = replace(preset(network).run.model, final_norm=False)  # which the presets have and the notebooks lack
     assert not module.LAYOUTS[0].cannot(config)
     shapes = rules.file_shapes(module.rows(config))
@@ -88,7 +80,7 @@ def test_the_notebooks_networks_have_their_tensors_and_as_many_numbers(module, n
 @pytest.mark.parametrize("layout", CONFIGS)
 def test_a_file_is_recognised_asked_about_and_read_back(layout):
     config, table = CONFIGS[layout], LAYOUTS[layout]
-    theirs = rules.write(table.rows(config), numbers(config))
+    theirs = rules.write(table.rows(config), weights(config))
     names = {name: array.shape for name, array in theirs.items()}
     assert [each.name for each in LAYOUTS.values() if each.recognises(names)] == [layout]
     with pytest.raises(MissingFields) as caught:
@@ -97,11 +89,11 @@ def test_a_file_is_recognised_asked_about_and_read_back(layout):
     found = resolve(table, names, [("--set", SAID[layout])], "model.pt")
     assert found.normal() == config.normal()
     back = rules.read(table.rows(found), theirs)
-    assert all(np.array_equal(array, back[name]) for name, array in numbers(config).items())
+    assert all(np.array_equal(array, back[name]) for name, array in weights(config).items())
 
 
 def test_heads_of_their_own_lie_side_by_side_in_ours():
-    ours = numbers(HEADS)
+    ours = weights(HEADS)
     theirs = rules.write(notebook_48.rows(HEADS), ours)
     for head in range(2):
         for part in ("query", "key", "value"):
@@ -111,7 +103,7 @@ def test_heads_of_their_own_lie_side_by_side_in_ours():
 
 
 def test_patches_of_the_256_wide_one_are_channel_row_column():
-    ours = numbers(RELU)
+    ours = weights(RELU)
     theirs = rules.write(notebook_256.rows(RELU), ours)["input.weight"]
     for channel, row, column, out in np.ndindex(3, 4, 2, 8):
         assert (

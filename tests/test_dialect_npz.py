@@ -53,37 +53,6 @@ def test_stacked_blocks_are_the_loop_s_behind_each_other():
     assert all(np.array_equal(back[name], array) for name, array in rules.read(LOOP.rows(MAP), loop).items())
 
 
-@pytest.mark.parametrize(
-    ("layout", "config"),
-    [
-        (LINEN, AUGREG),
-        (PRE_LINEN, AUGREG),
-        (LINEN, GAP),
-        (PRE_LINEN, replace(GAP, head_hidden=6, classes=0)),
-        (LOOP, TOK),
-        (LOOP, AUGREG),
-        (LOOP, GAP),
-        (LOOP, SINCOS),
-        (LOOP, replace(SINCOS, cls_token=True, cls_position=False, pool="cls")),
-        (LOOP, REP),
-        (SCAN, TOK),
-        (SCAN, MAP),
-        (SCAN, SINCOS),
-        (OLD, AUGREG),
-        (OLD, REP),
-        (OLD, replace(REP, head_activation="none")),
-        (INLINED, MAP),
-        (INLINED, REP),
-    ],
-)
-def test_a_file_is_known_by_its_names_and_its_config_by_shapes_and_what_was_said(layout, config):
-    names = shapes(layout, config)
-    assert [other.name for other in LAYOUTS.values() if other.recognises(names)] == [layout.name]
-    said = {"image": 4, "pool": config.pool, "head_activation": config.head_activation}
-    assert not layout.cannot(config)
-    assert resolve(layout, names, [("--set", said)], "file").normal() == config.normal()
-
-
 # ----------------------------------------------------------------------------------- what is asked
 
 

@@ -1,7 +1,6 @@
 """vit-pytorch's layouts: which version has which names, what its files tell, and what they are refused for."""
 
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from convert import rules
 from convert.dialects import LAYOUTS, simple_vit, vit_pytorch, vit_pytorch_distill
 from convert.recognise.config import MissingFields, resolve
+from tests.random_weights import weights
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
@@ -21,15 +21,6 @@ NEW = replace(OLD, stem_pre_norm=True, stem_norm=True)
 SIMPLE = replace(NEW, cls_token=False, pool="mean", position="sincos2d", position_trained=False, out_bias=False)
 TOKEN = dict(distill_token=True, distill_position=False, distill_head=True, distill_norm=True)
 SAID = dict(image=(8, 12), patch=(4, 2), heads=2)
-
-
-def numbers(config):
-    """Parameters that all differ."""
-    start, out = 0, {}
-    for name, shape in config.shapes().items():
-        out[name] = np.arange(start, start + prod(shape), dtype=np.float64).reshape(shape)
-        start += prod(shape)
-    return out
 
 
 def shapes(layout, config):
@@ -104,7 +95,7 @@ def test_versions_with_the_same_names_are_told_apart_by_the_class_token(tokens, 
 
 
 def test_a_patch_weight_and_the_three_projections_lie_where_the_library_has_them():
-    ours = numbers(NEW)
+    ours = weights(NEW)
     theirs = rules.write(vit_pytorch.rows(NEW), ours)
     for row, column, channel, out in np.ndindex(4, 2, 3, 8):
         assert (
@@ -122,12 +113,12 @@ def test_a_patch_weight_and_the_three_projections_lie_where_the_library_has_them
 
 def test_the_newest_mean_has_a_class_token_of_no_rows():
     mean = replace(NEW, cls_token=False, pool="mean")
-    theirs = rules.write(vit_pytorch.rows(mean), numbers(mean))
+    theirs = rules.write(vit_pytorch.rows(mean), weights(mean))
     assert theirs["cls_token"].shape == (0, 8) and theirs["pos_embedding"].shape == (12, 8)
     config = resolve(LAYOUTS["vit-pytorch@1.16.1"], {n: a.shape for n, a in theirs.items()}, [("--set", SAID)], "file")
     assert (config.cls_token, config.pool) == (False, "mean")
-    assert all(np.array_equal(a, numbers(mean)[n]) for n, a in rules.read(vit_pytorch.rows(config), theirs).items())
-    half = {n: a.astype(np.float32 if "norm" in n else np.float16) for n, a in numbers(mean).items()}
+    assert all(np.array_equal(a, weights(mean)[n]) for n, a in rules.read(vit_pytorch.rows(config), theirs).items())
+    half = {n: a.astype(np.float32 if "norm" in n else np.float16) for n, a in weights(mean).items()}
     assert rules.write(vit_pytorch.rows(mean), half)["cls_token"].dtype == np.float16  # as most of the others
 
 

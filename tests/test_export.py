@@ -13,9 +13,7 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 import vit_jax
-from convert.__main__ import main as convert
 from tests.image_sources import a_run
-from tests.parity.cases import TRANSFORMER
 from vit_jax import runs
 from vit_jax.config.trees import flatten
 from vit_jax.errors import UserError
@@ -100,11 +98,9 @@ def test_a_loaded_network_takes_its_preprocessing_and_class_names_along(trained)
 @pytest.mark.parametrize(
     "which, ema, flags", [("best", None, []), ("last", False, ["--step", "last", "--key", "model"])]
 )
-def test_a_runs_path_is_written_as_the_command_writes_it(trained, which, ema, flags, tmp_path):
+def test_a_runs_path_is_written_as_the_command_writes_it(trained, which, ema, flags, tmp_path, convert):
     vit_jax.export(trained, tmp_path / "a", to="timm", which=which, ema=ema)
-    with contextlib.redirect_stdout(io.StringIO()), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["convert", trained, str(tmp_path / "b"), "--to", "timm", *flags])
-        assert convert() == 0
+    assert convert(trained, tmp_path / "b", "--to", "timm", *flags)[0] == 0
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
@@ -116,13 +112,6 @@ def test_an_export_carries_weights_and_no_optimizer(trained):
     vit_jax.export(trained, "weights-only")
     assert runs.Run("weights-only").complete_steps() == [0]
     assert same(weights(vit_jax.load("weights-only").model), weights(vit_jax.load(trained).model))
-
-
-def test_a_transformer_goes_where_its_layout_goes():
-    model = vit_jax.Transformer(TRANSFORMER, rngs=nnx.Rngs(0))
-    for path, to in (("t.safetensors", "vit-jax"), ("t.pt", "torch-ref")):
-        vit_jax.export(model, path, to)
-        assert same(weights(vit_jax.load(path).model), weights(model))
 
 
 def test_what_was_exported_says_where_from(own, trained):

@@ -14,6 +14,7 @@ from vit_jax.errors import UserError
 from vit_jax.text.classes import Spoken
 from vit_jax.text.record import make_tokenizers, open_tokenizers, record_tokenizers
 
+slow = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 transformers = load("transformers")
@@ -168,7 +169,7 @@ def test_two_statements_that_differ_are_refused_and_generation_settings_alone_ar
     assert code == (ids.begin if name == "mbart" else ids.forced_begin)
 
 
-@pytest.mark.slow
+@slow
 def test_a_network_says_what_generate_says_in_the_languages_stated_and_in_others(speaking, tmp_path, capsys):
     """Of files, of flags, of a run that keeps them, and of the folder that it goes back to."""
     name, folder = speaking
@@ -207,7 +208,7 @@ def test_a_network_says_what_generate_says_in_the_languages_stated_and_in_others
     assert capsys.readouterr().out == f"{other[0]}\n"
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("speaking", ["nllb"], indirect=True)
 def test_a_run_keeps_its_languages_and_another_may_start_from_it_in_others(speaking, working_folder, inside):
     name, folder = speaking

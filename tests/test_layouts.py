@@ -35,12 +35,19 @@ from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 
-FEW = 12  # members of a domain that are tried
+slow = pytest.mark.slow
+FEW, MORE = 3, 12  # members of a domain that are tried, by default and by the slow tests
 
 
 @functools.cache
-def some(layout):
-    return list(itertools.islice(members(LAYOUTS[layout]), FEW))
+def some(layout, count=FEW):
+    return list(itertools.islice(members(LAYOUTS[layout]), count))
+
+
+def few_or_more(test):
+    """A test of so many members of every layout's domain."""
+    counts = pytest.mark.parametrize("count", [FEW, pytest.param(MORE, marks=slow)])
+    return pytest.mark.parametrize("layout", LAYOUTS)(counts(test))
 
 
 def random(config, dtype=np.float32, seed=0):
@@ -88,10 +95,10 @@ def test_a_table_speaks_of_every_field_that_decides_the_function(layout):
     assert set(LAYOUTS[layout].fields) == set(LAYOUTS[layout].network.function_fields())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_has_a_domain_and_its_rows_make_every_parameter_once(layout):
-    assert len(some(layout)) >= 2
-    for config in some(layout):
+@few_or_more
+def test_a_layout_has_a_domain_and_its_rows_make_every_parameter_once(layout, count):
+    assert len(some(layout, count)) >= 2
+    for config in some(layout, count):
         assert rules.our_shapes(rules.narrow(LAYOUTS[layout].rows(config))) == config.shapes()
 
 
@@ -135,9 +142,9 @@ def test_a_table_that_leaves_a_choice_open_is_an_error():
         replace(LAYOUTS["timm"], fields=fields)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_names_are_recognised_and_no_other_layouts_are(layout):
-    for config in some(layout):
+@few_or_more
+def test_names_are_recognised_and_no_other_layouts_are(layout, count):
+    for config in some(layout, count):
         names = rules.file_shapes(rules.narrow(LAYOUTS[layout].rows(config)))
         assert LAYOUTS[layout].recognises(names), config
         others = [
@@ -150,13 +157,13 @@ def test_names_are_recognised_and_no_other_layouts_are(layout):
             assert which_layout("file", Recognition.of(names), "", "") is LAYOUTS[layout]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout):
+@few_or_more
+def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout, count):
     layout = LAYOUTS[layout]
-    for i, config in enumerate(some(layout.name)):
+    for i, config in enumerate(some(layout.name, count)):
         names = rules.file_shapes(rules.narrow(layout.rows(config)))
         said = fields(config)
-        if i < 4:  # nothing is left to solve
+        if i < 2:  # nothing is left to solve
             assert resolve(layout, names, [(STATED, said)], "file").normal() == config.normal()
         unsolved = {
             k: v
@@ -166,14 +173,11 @@ def test_what_is_solved_from_shapes_is_right_and_nothing_else_is_assumed(layout)
         assert resolve(layout, names, [(STATED, unsolved)], "file").normal() == config.normal()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_file_comes_back_to_the_bit(layout, dtype):
-    import ml_dtypes
-
+@few_or_more
+def test_a_file_comes_back_to_the_bit(layout, count):
     layout = LAYOUTS[layout]
-    for config in some(layout.name)[:4]:
-        ours = random(config, getattr(ml_dtypes, dtype, dtype))
+    for config, dtype in zip(some(layout.name, count), itertools.cycle([np.float32, ml_dtypes.bfloat16])):
+        ours = random(config, dtype)
         theirs = rules.write(layout.rows(config), ours)
         assert exact(parameters(rules.read(layout.rows(config), theirs)), ours)
 
@@ -221,39 +225,49 @@ def holds(layout, config):
     return allows and not layout.cannot(config)
 
 
-@pytest.mark.slow
+def page(name):
+    return (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
+
+
+@slow
 def test_two_layouts_have_a_common_network_where_one_of_a_few_fits_both():
+    """And the guide says of how many."""
     found = pairs()
     assert found.keys() == set(itertools.product(LAYOUTS, repeat=2))
     for (a, b), why in found.items():
         if LAYOUTS[a].network is not LAYOUTS[b].network:
             assert why, (a, b)
         elif why:
-            assert not any(holds(LAYOUTS[b], config) for config in some(a)[:4]), (a, b)
+            assert not any(holds(LAYOUTS[b], config) for config in some(a)), (a, b)
         else:
             config = common(a, b)
             assert holds(LAYOUTS[a], config) and holds(LAYOUTS[b], config), (a, b)
     for a, own in itertools.product(LAYOUTS, (name for name in LAYOUTS if name.startswith(("vit-jax@", "torch-ref@")))):
         assert bool(found[a, own]) == (LAYOUTS[a].network is not LAYOUTS[own].network), "ours hold any network"
-
-
-def test_the_numbers_of_layouts_and_of_pairs_in_the_pages_are_those_of_the_tables():
-    readme, guide = (
-        (Path(__file__).parents[1] / page).read_text(encoding="utf-8") for page in ("README.md", "docs/guide.md")
-    )
-    assert {*re.findall(r"(\d+) layouts", readme)} == {str(len(LAYOUTS))}, "correct the layouts in README.md"
-    numbers = re.findall(r"([\d,]+) ordered pairs, of ([\d,]+),", guide)
-    found = pairs()
+    numbers = re.findall(r"([\d,]+) ordered pairs, of ([\d,]+),", page("docs/guide.md"))
     counted = (f"{sum(not why for why in found.values()):,}", f"{len(found):,}")
     assert numbers == [counted], "correct the ordered pairs in docs/guide.md"
 
 
-@pytest.mark.parametrize("network", [ViTConfig, TransformerConfig, CaptionerConfig, ResNetConfig])
-def test_every_ordered_pair_of_layouts_that_share_a_network_carries_it_there_and_back_to_the_bit(network):
-    """Both orders at once: what comes of a's file is the file that b itself would have written, and the other way."""
+def test_the_number_of_layouts_in_the_readme_is_that_of_the_tables():
+    assert {*re.findall(r"(\d+) layouts", page("README.md"))} == {str(len(LAYOUTS))}
+
+
+NETWORKS = [ViTConfig, TransformerConfig, CaptionerConfig, ResNetConfig]
+
+
+@pytest.mark.parametrize(
+    ("network", "nearest"),
+    [*((network, 2) for network in NETWORKS), *(pytest.param(n, 99, marks=slow) for n in NETWORKS)],
+)
+def test_ordered_pairs_of_layouts_that_share_a_network_carry_it_there_and_back_to_the_bit(network, nearest):
+    """Both orders at once: what comes of a's file is the file that b itself would have written, and the other way.
+
+    Each layout with so many of those that follow it in the table, and, slow, with all.
+    """
     layouts = [layout for layout in LAYOUTS.values() if layout.network is network]
     done = 0
-    for a, b in itertools.combinations_with_replacement(layouts, 2):
+    for a, b in ((a, b) for i, a in enumerate(layouts) for b in layouts[i : i + nearest]):
         config = common(a.name, b.name)
         if config is None:
             continue
@@ -324,13 +338,16 @@ def test_of_bare_tensors_our_own_words_go_before_the_layout_s_code(name, unseen)
         resolve(layout, names, [("its own metadata", fields(config) | {"final_norm": False})], "file")
 
 
+@pytest.mark.parametrize("most", [1, pytest.param(99, marks=slow)])
 @pytest.mark.parametrize("name", {layout.dialect: name for name, layout in LAYOUTS.items()}.values())
-def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(name):
+def test_what_a_layout_assumes_may_be_stated_otherwise_where_no_tensor_shows_it(name, most):
+    """Each field by so many other values."""
     layout, config = LAYOUTS[name], some(name)[0]
     names, every = rules.file_shapes(rules.narrow(layout.rows(config))), rules.file_shapes(layout.rows(config))
     others, refused = fields(config), 0
     for field in (field for field, one in layout.fields.items() if len(one.among) == 1):
-        for value in (v for v in values_to_try(layout.network, field) if not layout.fields[field].allows(v)):
+        tried = (v for v in values_to_try(layout.network, field) if not layout.fields[field].allows(v))
+        for value in itertools.islice(tried, most):
             stated = [(STATED, {field: value}), ("its config.json", {**others, field: None})]
             other = replace_fields(config, {field: value})
             if other.shapes() != config.shapes():

@@ -46,6 +46,7 @@ from vit_jax.tasks.table import task_spec  # noqa: E402
 from vit_jax.training.engine.engine import Engine  # noqa: E402
 from vit_jax.training.engine.optim import Optimizer, OptimizerState  # noqa: E402
 
+slow = pytest.mark.slow
 torch.set_num_threads(1)
 
 # No bias of keys: its gradient is nothing but rounding, which Adam makes as large as any other.
@@ -205,9 +206,8 @@ def test_every_optimizer_goes_both_ways():
     "name",
     [
         "AdamW, layer decay, mlp and tokens frozen",
-        "Adam with L2",
-        "momentum of Nesterov",
         "Muon, layer decay, tokens frozen",
+        *(pytest.param(name, marks=slow) for name in ("Adam with L2", "momentum of Nesterov")),
     ],
 )
 def test_25_steps_in_torch_and_25_here_are_50_in_torch_and_back(tmp_path, name):
@@ -627,7 +627,7 @@ TINY = ("--model.width", 16, "--model.hidden", 32, "--model.depth", 1, "--model.
         "--optim.clip", 1.0, "--optim.warmup", 0.5, "--optim.weight-decay", 0.1)  # fmt: skip
 
 
-@pytest.mark.slow
+@slow
 def test_a_run_goes_through_the_doors_from_torch_to_jax_and_back(monkeypatch, tmp_path):
     """Torch to 25, JAX to 40, torch to 50: the losses of 50 steps in torch, to 1e-5."""
     import convert.__main__ as conversion

@@ -276,7 +276,7 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
     assert error.value.errno == errno.ENOSPC
 
 
-def test_no_framework_is_loaded(tmp_path, intact):
+def test_no_framework_is_loaded(intact):
     code = (
         f"import sys; from convert.containers import orbax; s = orbax.open_folder({str(intact)!r}); "
         "s.tree['step'].read(); print(*sys.modules)"

@@ -21,6 +21,7 @@ from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.errors import CheckFailed, UserError
 from vit_jax.models.vit_config import ViTConfig
 
+slow = pytest.mark.slow
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 EDGES = [(1, 1), (1, 300), (300, 1), (2, 1000), (600, 20), (20, 600), (32, 32), (33, 32), (64, 128)]
 FITS = {"stretch": ("stretch", 0), "crop": ("crop", 0), "crop of larger": ("crop", 40), "pad": ("pad", 0)}
@@ -80,7 +81,7 @@ def test_the_formula_is_pillows_to_the_bit(kernel, fit):
             assert np.array_equal(preprocess.fit(Numpy(), pixels, c), by_pillow(c, pixels)), size
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("side", [224, 32])
 @pytest.mark.parametrize("kernel", ["bicubic", "bilinear"])
 @pytest.mark.parametrize("library", ["ONNX Runtime", "jax"])
@@ -222,7 +223,7 @@ def test_each_fault_that_other_programs_have_is_seen(fault, monkeypatch):
 # ---------------------------------------------------------------------------------- whole programs
 
 
-VIT = ViTConfig(image=16, channels=3, patch=4, classes=3, width=16, depth=2, heads=2, hidden=32, init_std=0.3)
+VIT = ViTConfig(image=16, channels=3, patch=4, classes=3, width=16, depth=1, heads=2, hidden=32, init_std=0.3)
 STATED = {"mean": MEAN, "std": STD, "interpolation": "bicubic", "background": 90}
 NAMES = ["ant", "bee", "cat"]
 
@@ -256,8 +257,8 @@ def check_answers(run, net, sizes=((16, 16), (37, 90), (90, 17), (1, 40), (40, 1
     "fit, kind, activation",
     [
         ("stretch", "set", "sigmoid"),
-        ("crop", "class", "softmax"),
-        pytest.param("pad", "number", "none", marks=pytest.mark.slow),
+        pytest.param("crop", "class", "softmax", marks=slow),
+        pytest.param("pad", "number", "none", marks=slow),
     ],
 )
 def test_a_program_of_stablehlo_answers_as_predict_does_and_states_how(network, tmp_path, fit, kind, activation):
@@ -299,7 +300,7 @@ def test_an_empty_batch_gives_no_answers_and_an_empty_image_an_error(in_onnx):
             run(np.zeros((1, *size, 3), np.uint8))
 
 
-@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("opset", [18, pytest.param(23, marks=slow)])
 def test_the_opset_is_chosen(network, tmp_path, opset):
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("jax2onnx")
@@ -322,7 +323,7 @@ def test_a_program_of_prepared_images_takes_these(network, tmp_path):
     "options",
     [
         {"rotary": "mixed", "pool": "mean"},
-        *(pytest.param({"rotary": rotary}, marks=pytest.mark.slow) for rotary in ("axial", "none")),
+        *(pytest.param({"rotary": rotary}, marks=slow) for rotary in ("axial", "none")),
     ],
 )
 def test_a_network_without_stored_positions_takes_prepared_images_of_any_size(tmp_path, options):

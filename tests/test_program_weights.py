@@ -1,8 +1,6 @@
 """Smaller ONNX programs: linear maps that tools find, float16, int8, what is measured of them, and what is refused."""
 
 import json
-import sys
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,21 +13,17 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 import vit_jax
-from convert.__main__ import main
 from convert.write.program.linears import inner_products, name_products, products
 from tests.test_export import NORMAL, network
 from vit_jax.errors import UserError
 from vit_jax.models.resnet_config import ResNetConfig
 from vit_jax.models.vit_config import ViTConfig
 
-VIT = ViTConfig(image=8, channels=1, patch=4, classes=5, width=16, depth=2, heads=2, hidden=32)
+slow = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+VIT = ViTConfig(image=8, channels=1, patch=4, classes=5, width=16, depth=1, heads=2, hidden=32)
 RNG = np.random.default_rng(0)
 W, C = RNG.normal(size=(3, 4)).astype(np.float32), RNG.normal(size=4).astype(np.float32)
-
-
-def convert(words):
-    with mock.patch.object(sys, "argv", ["convert", *words]):
-        return main()
 
 
 def node(kind, inputs, **attributes):
@@ -94,14 +88,20 @@ def written(config, path, **options):
 
 
 CONFIGS = {
-    "vit": (VIT, 14),
-    "convolutions in its stem, whose kernels are cut": (ViTConfig(**{**vars(VIT), "patch": 4, "stem": (4, 8)}), 16),
-    "attention pool": (ViTConfig(**{**vars(VIT), "pool": "map", "depth": 1}), 14),
+    "vit": (VIT, 8),
+    "convolutions in its stem, whose kernels are cut": (ViTConfig(**{**vars(VIT), "patch": 4, "stem": (4, 8)}), 10),
+    "attention pool": (ViTConfig(**{**vars(VIT), "pool": "map"}), 14),
     "resnet, whose kernels are turned": (ResNetConfig(image=16, classes=3, stages=(1, 1, 1, 1), width=4, hidden=4), 18),
 }
 
 
-@pytest.mark.parametrize(("config", "count"), CONFIGS.values(), ids=CONFIGS)
+QUICK = ("vit", "convolutions in its stem, whose kernels are cut")
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [pytest.param(*case, marks=[slow] * (name not in QUICK), id=name) for name, case in CONFIGS.items()],
+)
 def test_all_products_with_weights_of_a_network_are_found(config, count, tmp_path):
     model = onnx_ir.load(written(config, tmp_path / "x.onnx"))
     kinds = [each.op_type for each in model.graph]
@@ -111,7 +111,7 @@ def test_all_products_with_weights_of_a_network_are_found(config, count, tmp_pat
     assert len(inner_products(model)) == count - 2, kernels
 
 
-@pytest.mark.parametrize("takes", ["pixels", "images"])
+@pytest.mark.parametrize("takes", ["pixels", pytest.param("images", marks=slow)])
 def test_onnxruntimes_own_tools_make_our_files_smaller(takes, tmp_path):
     from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
 
@@ -141,10 +141,10 @@ def test_onnxruntimes_own_tools_make_our_files_smaller(takes, tmp_path):
 
 
 @pytest.fixture
-def as_int8(digits_run, tmp_path):
+def as_int8(digits_run, tmp_path, convert):
     """The files of the digits as int8 and as float32."""
     for weights in ("float32", "int8"):
-        assert not convert([str(digits_run), str(tmp_path / f"{weights}.onnx"), "--weights", weights])
+        assert convert(digits_run, tmp_path / f"{weights}.onnx", "--weights", weights)[0] == 0
     return tmp_path
 
 
@@ -223,7 +223,7 @@ REFUSED = {  # {case: (of the run, to a file, flags, what is said)}
 
 @pytest.mark.parametrize(("of_run", "to", "flags", "says"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_calibrated_is_refused_in_one_sentence(
-    of_run, to, flags, says, digits_run, tmp_path, monkeypatch, capsys
+    of_run, to, flags, says, digits_run, tmp_path, monkeypatch, convert
 ):
     monkeypatch.chdir(tmp_path)
     (
@@ -235,9 +235,8 @@ def test_what_cannot_be_calibrated_is_refused_in_one_sentence(
     if not of_run:
         vit_jax.export(digits_run, source := "weights.safetensors")
     before = sorted(tmp_path.rglob("*"))
-    assert convert([source, to, *flags]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert says in said, said
+    code, _, error = convert(source, to, *flags)
+    assert code == 2 and says in " ".join(error.split()), error
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -79,6 +79,7 @@ def parsed(hub, name):
     return huggingface_hub.ModelCard(hub.content(name, "README.md").decode())
 
 
+@slow
 def test_a_run_becomes_one_private_commit_with_a_card_and_a_certificate(digits_run, inside, tmp_path):
     """As a user does it, in a process of its own, to which HF_ENDPOINT alone names this machine's hub."""
     assert inside("convert", digits_run, tmp_path / "model.safetensors", "--to", "vit-jax").returncode == 0
@@ -135,7 +136,6 @@ def test_the_python_in_a_card_opens_the_repository_in_its_library(library, to, d
     )
 
 
-@pytest.mark.slow
 def test_our_own_layout_is_read_back_from_the_hub_and_the_card_says_what_the_run_says(
     digits_run, inside, hub, tmp_path, rewrite_record
 ):

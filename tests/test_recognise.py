@@ -18,6 +18,7 @@ from convert.recognise.layouts import Recognition
 from convert.recognise.reading import Options, read
 from vit_jax.models.vit_config import ViTConfig
 
+slow = pytest.mark.slow
 TIMM = LAYOUTS["timm"]
 CONFIG = ViTConfig(image=8, patch=4, width=8, depth=1, heads=2, hidden=16, classes=3)
 
@@ -60,8 +61,8 @@ def test_each_layout_is_asked_once_about_a_file(tmp_path, monkeypatch, asked):
     "name",
     [
         "model.module.net.backbone.student.ema.zzz{}.w",
-        pytest.param("blocks.{}.norm1.weight", marks=pytest.mark.slow),
-        pytest.param("a.b.c.d.e.f.blocks.{}.attn.norm.weight.", marks=pytest.mark.slow),
+        pytest.param("blocks.{}.norm1.weight", marks=slow),
+        pytest.param("a.b.c.d.e.f.blocks.{}.attn.norm.weight.", marks=slow),
     ],
 )
 def test_fifty_thousand_names_are_recognised_in_seconds(name):

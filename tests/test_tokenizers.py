@@ -26,7 +26,6 @@ from vit_jax.tasks.computed import task_class
 from vit_jax.tasks.translate.learn import corpus_scores
 from vit_jax.text.record import make_one, make_tokenizers, open_tokenizers, record_tokenizers
 from vit_jax.text.tokenizer import Ids
-from vit_jax.training import finish
 from vit_jax.training import train as training
 from vit_jax.training.job import plan
 from vit_jax.training.train import train
@@ -320,7 +319,7 @@ def test_a_damaged_pair_is_one_sentence(marian, tmp_path, contents, says):
     assert "data.tokenizer" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_no_tokenizer_and_no_library(monkeypatch, tmp_path):
+def test_no_tokenizer_and_no_library(monkeypatch):
     with pytest.raises(UserError, match=r"^data\.tokenizer /no/where: there is no such folder; give words, bpe"):
         make_tokenizers("/no/where", 0, [], [], one=True)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
@@ -345,7 +344,7 @@ TINY = RunConfig(
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, quick_compilation):
+def run(tmp_path_factory, quick_compilation, without_pictures):
     """(TINY on a table of PAIRS, a run of it that never stopped, one that was stopped, killed and resumed)."""
     there = tmp_path_factory.mktemp("texts")
     (there / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
@@ -364,7 +363,6 @@ def run(tmp_path_factory, quick_compilation):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "open_job", once)
         train(its, preset="numbers", folder=whole)
-        patch.setattr(finish, "draw", lambda *_: None)
         assert train(replace(its, max_steps=3), preset="numbers", folder=parts)["step"] == 3
         with pytest.MonkeyPatch.context() as kill, pytest.raises(Crash):
             at_step(kill, 5, crash)
@@ -466,7 +464,7 @@ def test_a_unigram_is_not_trained_on_data_that_no_file_holds():
 @pytest.mark.parametrize(
     "path", ["../tokenizer.json", "/etc/passwd", "tokenizer/../../x", "tokenizer", "tokenizer/.hidden"]
 )
-def test_a_strangers_run_names_no_files_outside_its_folder(run, tmp_path, path):
+def test_a_strangers_run_names_no_files_outside_its_folder(run, path):
     record = {**run[1].record(), "files": {path: "0" * 32}}
     with pytest.raises(UserError, match=r"config\.json: its files is damaged"):
         check_record(record, "config.json")
@@ -482,7 +480,7 @@ def test_a_file_that_is_too_large_or_none_is_not_read(bart, tmp_path, monkeypatc
         make_tokenizers(str(bart), 0, [], [], one=True)
 
 
-def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run, tmp_path):
+def test_a_run_that_starts_from_weights_takes_the_tokenizer_beside_them(run):
     """As they are trained on other sentences: the weights fit, and no words have to be the same."""
     from vit_jax.config.trees import unflatten
     from vit_jax.weights import start as starting

@@ -8,6 +8,7 @@ import enum
 import functools
 import random
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +22,12 @@ from vit_jax.errors import UserError
 
 torch = pytest.importorskip("torch")
 FORMS = {"zip": {}, "older": {"_use_new_zipfile_serialization": False}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Tests work inside their own folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 def equal(theirs: Any, ours: Any) -> bool:
@@ -89,7 +96,7 @@ def arrays(value: Any, path: tuple = ()) -> list[tuple[tuple, np.ndarray]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_tensors_of_all_kinds_are_those_of_torch(form, tmp_path):
+def test_tensors_of_all_kinds_are_those_of_torch(form):
     torch.manual_seed(0)
     base = torch.randn(10, 12)
     saved = {
@@ -110,15 +117,15 @@ def test_tensors_of_all_kinds_are_those_of_torch(form, tmp_path):
         "empty": torch.zeros(0, 3),
         "permuted": torch.randn(2, 3, 4).permute(2, 0, 1),
     }
-    torch.save(saved, tmp_path / "x.pt", **FORMS[form])
-    with torch_file.open_file(str(tmp_path / "x.pt")) as source:
+    torch.save(saved, "x.pt", **FORMS[form])
+    with torch_file.open_file("x.pt") as source:
         assert equal(saved, source.tree)
         assert source.tied == [("base", "tied", "view", "transposed", "strided", "expanded")] and not source.skipped
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["AdamW", "SGD"])
-def test_a_training_checkpoint_is_that_of_torch(form, kind, tmp_path):
+def test_a_training_checkpoint_is_that_of_torch(form, kind):
     model, optimizer, schedule = stepped(kind)
     saved = {
         "model": model.state_dict(),
@@ -129,10 +136,10 @@ def test_a_training_checkpoint_is_that_of_torch(form, kind, tmp_path):
     }
     torch.save(
         {**saved, "args": argparse.Namespace(lr=0.1, betas=(0.9, 0.99)), "dtype": torch.float32},
-        tmp_path / "x.pt",
+        "x.pt",
         **FORMS[form],
     )
-    with torch_file.open_file(str(tmp_path / "x.pt")) as source:
+    with torch_file.open_file("x.pt") as source:
         marks = {name: source.tree.pop(name) for name in ("args", "dtype")}
         assert marks == {"args": Marker("argparse.Namespace"), "dtype": Marker("torch.float32")}
         assert source.skipped == ["args (argparse.Namespace)", "dtype (torch.float32)"]
@@ -141,7 +148,7 @@ def test_a_training_checkpoint_is_that_of_torch(form, kind, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_protocol_of_pickle(protocol, tmp_path):
+def test_every_protocol_of_pickle(protocol):
     plain = {
         "text": "ü" * 300,
         "numbers": [0, -1, 255, 65536, -(1 << 40), 1 << 62, 0.1],
@@ -149,37 +156,37 @@ def test_every_protocol_of_pickle(protocol, tmp_path):
         "none": None,
     }
     saved = {"model": network().state_dict(), **plain}
-    torch.save(saved, tmp_path / "x.pt", pickle_protocol=protocol)
-    assert equal(saved, torch_file.open_file(str(tmp_path / "x.pt")).tree)
+    torch.save(saved, "x.pt", pickle_protocol=protocol)
+    assert equal(saved, torch_file.open_file("x.pt").tree)
 
 
 @pytest.mark.parametrize(("shape", "strides", "offset"), [((4,), (1,), 0), ((2, 2), (1, 2), 0), ((2,), (1,), 2)])
-def test_a_file_of_before_torch_0_4_is_read(shape, strides, offset, tmp_path):
+def test_a_file_of_before_torch_0_4_is_read(shape, strides, offset):
     stored = plain(("storage", word("torch", "FloatStorage"), "0", "cpu", 4, b"N")) + b"Q"  # N: no view of another
     arguments = plain((stored, offset, shape, strides))
     body = dictionary({"w": call("torch._utils", "_rebuild_tensor", arguments)})
-    file = legacy(tmp_path / "x.pt", ORDERED + body[1:])
+    file = legacy(Path("x.pt"), ORDERED + body[1:])
     theirs = torch.load(file, weights_only=False)
     with torch_file.open_file(str(file)) as source:
         assert equal(dict(theirs), source.tree) and theirs["w"].shape == shape
 
 
 @pytest.mark.parametrize("arguments", [(0, (4,), (1,), False), (0, (4,)), (9, (4,), (1,)), (0, (4,), (1, 1))])
-def test_a_tensor_of_before_torch_0_4_that_is_none_is_refused(arguments, tmp_path):
+def test_a_tensor_of_before_torch_0_4_that_is_none_is_refused(arguments):
     body = dictionary({"w": call("torch._utils", "_rebuild_tensor", plain((storage(), *arguments)))})
     with pytest.raises(UserError, match=r"describes a tensor|lies outside its storage"):
-        torch_file.open_file(str(legacy(tmp_path / "x.pt", body)))
+        torch_file.open_file(str(legacy(Path("x.pt"), body)))
 
 
-def test_arrays_of_numpy_beside_tensors(tmp_path):
+def test_arrays_of_numpy_beside_tensors():
     theirs = {
         "c": np.arange(6.0).reshape(2, 3),
         "f": np.asfortranarray(np.arange(6).reshape(2, 3)),
         "big": np.arange(3, dtype=">f4"),
         "0d": np.array(3),
     }
-    torch.save(theirs, tmp_path / "x.pt")
-    for name, tensor in torch_file.open_file(str(tmp_path / "x.pt")).tree.items():
+    torch.save(theirs, "x.pt")
+    for name, tensor in torch_file.open_file("x.pt").tree.items():
         array = tensor.read()
         assert (
             array.dtype == tensor.dtype
@@ -199,7 +206,7 @@ class Settings(dict):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_values_of_foreign_classes_are_named_and_their_code_is_not_run(form, protocol, tmp_path, monkeypatch):
+def test_values_of_foreign_classes_are_named_and_their_code_is_not_run(form, protocol, monkeypatch):
     settings = Settings(lr=0.1)
     settings.when, settings.colour = datetime.datetime(2026, 1, 1), Colour.RED
     weights = network().state_dict()
@@ -213,10 +220,10 @@ def test_values_of_foreign_classes_are_named_and_their_code_is_not_run(form, pro
         "random": np.random.RandomState(0),
         "of": {Colour.RED: 1, torch.nn.GELU: 2},
     }
-    torch.save(saved, tmp_path / "x.pt", pickle_protocol=protocol, **FORMS[form])
+    torch.save(saved, "x.pt", pickle_protocol=protocol, **FORMS[form])
     monkeypatch.setattr(Settings, "__setstate__", pytest.fail, raising=False)
     monkeypatch.setattr(Colour, "_missing_", pytest.fail)
-    source = torch_file.open_file(str(tmp_path / "x.pt"))
+    source = torch_file.open_file("x.pt")
     assert equal(dict(weights), source.tree["state_dict"])
     kinds = {text.partition(" ")[0]: text.partition(" ")[2] for text in source.skipped}
     names = {"hyper_parameters": "Settings", "ema": "Sequential", "norm": "partial", "classes": "ndarray"}
@@ -226,15 +233,15 @@ def test_values_of_foreign_classes_are_named_and_their_code_is_not_run(form, pro
 
 
 @pytest.mark.parametrize("kind", ["AdamW", "SGD"])
-def test_torch_goes_on_with_a_checkpoint_that_was_written(kind, tmp_path):
+def test_torch_goes_on_with_a_checkpoint_that_was_written(kind):
     model, optimizer, schedule = stepped(kind)
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
-    torch.save(saved, tmp_path / "x.pt")
-    tree = torch_file.open_file(str(tmp_path / "x.pt")).tree
+    torch.save(saved, "x.pt")
+    tree = torch_file.open_file("x.pt").tree
     values = arrays(tree)
     random.Random(0).shuffle(values)
-    torch_file.write(str(tmp_path / "y.pt"), specs(tree), iter(values), {})
-    loaded = torch.load(tmp_path / "y.pt", weights_only=True)
+    torch_file.write("y.pt", specs(tree), iter(values), {})
+    loaded = torch.load("y.pt", weights_only=True)
     assert equal(loaded, tree)
     fresh, again, rates = stepped(kind)
     fresh.load_state_dict(loaded["model"], strict=True)
@@ -248,7 +255,7 @@ def test_torch_goes_on_with_a_checkpoint_that_was_written(kind, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), fresh.parameters(), strict=True))
 
 
-def test_every_dtype_and_plain_value_is_written_as_torch_reads_it(tmp_path):
+def test_every_dtype_and_plain_value_is_written_as_torch_reads_it():
     dtypes = [
         np.bool_,
         np.int8,
@@ -282,9 +289,9 @@ def test_every_dtype_and_plain_value_is_written_as_torch_reads_it(tmp_path):
         "by int": {0: "a", 7: {}},
     }
     tree = {"tensors": {name: Spec(a.dtype, a.shape) for name, a in given.items()}, **plain}
-    torch_file.write(str(tmp_path / "x.pt"), tree, iter([(("tensors", name), a) for name, a in given.items()]), {})
-    loaded = torch.load(tmp_path / "x.pt", weights_only=True)
-    read = torch_file.open_file(str(tmp_path / "x.pt")).tree
+    torch_file.write("x.pt", tree, iter([(("tensors", name), a) for name, a in given.items()]), {})
+    loaded = torch.load("x.pt", weights_only=True)
+    read = torch_file.open_file("x.pt").tree
     assert equal(loaded, read) and {name: value for name, value in loaded.items() if name != "tensors"} == plain
     assert all(read["tensors"][name].read().tobytes() == a.tobytes() for name, a in given.items())
 
@@ -298,37 +305,37 @@ def test_written_storages_are_aligned_and_have_checksums(tmp_path):
             (((n,), a) for n, a in given.items()),
             {},
         )
-    assert (tmp_path / "x.pt").read_bytes() == (tmp_path / "y.pt").read_bytes()
-    with zipfile.ZipFile(tmp_path / "x.pt") as file:
+    assert Path("x.pt").read_bytes() == Path("y.pt").read_bytes()
+    with zipfile.ZipFile("x.pt") as file:
         assert file.testzip() is None
-    data = (tmp_path / "x.pt").read_bytes()
+    data = Path("x.pt").read_bytes()
     assert all(data.index(array.tobytes()) % 64 == 0 for array in given.values())
-    assert torch.load(tmp_path / "x.pt", weights_only=True, mmap=True)["7"].tolist() == [7] * 7
+    assert torch.load("x.pt", weights_only=True, mmap=True)["7"].tolist() == [7] * 7
 
 
-def test_a_storage_beyond_4_gb_has_its_sizes_in_64_bits(tmp_path, monkeypatch):
+def test_a_storage_beyond_4_gb_has_its_sizes_in_64_bits(monkeypatch):
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # where zipfile changes over
     values = np.arange(3000, dtype=np.float32)
     torch_file.write(
-        str(tmp_path / "x.pt"),
+        "x.pt",
         {"w": Spec(values.dtype, values.shape), "v": Spec(values.dtype, (2,))},
         iter([(("w",), values), (("v",), values[:2])]),
         {},
     )
-    data = (tmp_path / "x.pt").read_bytes()
+    data = Path("x.pt").read_bytes()
     assert b"\xff" * 8 in data[data.index(b"PK\x01\x02") :] and data.index(values.tobytes()) % 64 == 0
-    loaded, read = torch.load(tmp_path / "x.pt", weights_only=True), torch_file.open_file(str(tmp_path / "x.pt")).tree
+    loaded, read = torch.load("x.pt", weights_only=True), torch_file.open_file("x.pt").tree
     assert equal(loaded, read) and loaded["w"].tolist() == values.tolist() and loaded["v"].tolist() == [0, 1]
 
 
-def test_what_does_not_come_or_has_no_place_is_an_error(tmp_path):
+def test_what_does_not_come_or_has_no_place_is_an_error():
     with pytest.raises(ValueError, match="no values came"):
-        torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(np.dtype(np.float32), (2,))}, iter([]), {})
+        torch_file.write("x.pt", {"w": Spec(np.dtype(np.float32), (2,))}, iter([]), {})
     with pytest.raises(UserError, match="complex64"):
-        torch_file.write(str(tmp_path / "x.pt"), {"w": Spec(np.dtype(np.complex64), (2,))}, iter([]), {})
+        torch_file.write("x.pt", {"w": Spec(np.dtype(np.complex64), (2,))}, iter([]), {})
     with pytest.raises(ValueError, match="was announced"):
         torch_file.write(
-            str(tmp_path / "x.pt"),
+            "x.pt",
             {"w": Spec(np.dtype(np.float32), (2,))},
             iter([(("w",), np.zeros(3, np.float32))]),
             {},
@@ -349,24 +356,24 @@ OTHERS = {
 
 @pytest.mark.parametrize("what", OTHERS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_is_no_dense_tensor_is_refused_by_name(what, tmp_path):
-    torch.save({"w": OTHERS[what]()}, tmp_path / "x.pt")
+def test_what_is_no_dense_tensor_is_refused_by_name(what):
+    torch.save({"w": OTHERS[what]()}, "x.pt")
     with pytest.raises(UserError, match=what):
-        torch_file.open_file(str(tmp_path / "x.pt"))
+        torch_file.open_file("x.pt")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_torchscript_is_refused_by_name(tmp_path):
-    torch.jit.save(torch.jit.script(network()), str(tmp_path / "x.pt"))
+def test_torchscript_is_refused_by_name():
+    torch.jit.save(torch.jit.script(network()), "x.pt")
     with pytest.raises(UserError, match="TorchScript"):
-        torch_file.open_file(str(tmp_path / "x.pt"))
+        torch_file.open_file("x.pt")
 
 
-def test_a_checksum_that_torch_was_told_not_to_compute(tmp_path):
+def test_a_checksum_that_torch_was_told_not_to_compute():
     torch.serialization.set_crc32_options(False)
     try:
-        torch.save({"w": torch.ones(3)}, tmp_path / "x.pt")
+        torch.save({"w": torch.ones(3)}, "x.pt")
     finally:
         torch.serialization.set_crc32_options(True)
     with pytest.raises(UserError, match=r"set_crc32_options\(False\)"):
-        torch_file.open_file(str(tmp_path / "x.pt")).tree["w"].read()
+        torch_file.open_file("x.pt").tree["w"].read()

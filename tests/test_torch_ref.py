@@ -30,6 +30,7 @@ from vit_jax.models import attention, build, decoder, decoder_model, layers, tra
 from vit_jax.models.transformer_config import TransformerConfig  # noqa: E402
 from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 
+slow = pytest.mark.slow
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -43,6 +44,7 @@ OPTIONS = {
     *("mlp_bias=False", "out_bias=False", "pool=mean", "pool=map_all", "decoder_depth=0", "bias=False"),
 }
 CASES = {case.name: case.config for case in cases.combinations()}
+NETWORKS = [*CASES]
 CASES |= {
     f"{name}, {case.name}": case.config
     for name, base in (("ViT", cases.VIT), ("Transformer", SEQ))
@@ -67,7 +69,7 @@ def check(results):
 # ----------------------------------------------------------------------------------- the function
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name if name in NETWORKS else pytest.param(name, marks=slow) for name in CASES])
 def test_a_network_is_the_same_function_and_its_weights_come_back_to_the_bit(name):
     c = CASES[name]
     check([twins.carried(name, c, weights(c)), twins.forward(name, c, weights(c), inputs(c), "float64", "float64")])
@@ -202,7 +204,7 @@ INITS = ("trunc_normal", "normal", "fan_in", "xavier", "torch", "torchvision")
     "init, attention_init",
     [
         *((init, "same") for init in INITS),
-        *(pytest.param(init, "torch", marks=() if init == "xavier" else pytest.mark.slow) for init in INITS),
+        *(pytest.param(init, "torch", marks=() if init == "xavier" else slow) for init in INITS),
     ],
 )
 def test_a_vit_starts_from_the_same_distributions(init, attention_init):

@@ -20,6 +20,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 # `npm install --ignore-scripts --prefix .venv @huggingface/transformers` puts it there.
 MODULES = Path(os.environ.get("NODE_MODULES") or Path(sys.prefix, "node_modules"))
 THEIRS = MODULES / "@huggingface/transformers/dist/transformers.node.mjs"
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 NAMES = ["ant", "bee", "cat"]
 NETWORKS = {  # {what: (fields of the network, how its pictures are prepared, size of a picture that is not resized)}
     "grey": ({"channels": 1}, {"fit": "stretch", "mean": 0.3, "std": 0.2}, (8, 12)),
@@ -34,27 +35,29 @@ def build(classes=3, **fields):
     return vit_jax.build("vit-ti4", classes=classes, **sizes)
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """{what: (the folder, the network as `load` opens it)} of NETWORKS, whose logits are far apart."""
+def made(what, place):
+    """(the folder, the network as `load` opens it) of one of NETWORKS, whose logits are far apart."""
     pytest.importorskip("jax2onnx")
-    place, out = tmp_path_factory.mktemp("folders"), {}
-    for what, (fields, images, _) in NETWORKS.items():
-        model = build(**fields)
-        model.head.kernel[...] = model.head.kernel[...] + np.random.default_rng(0).normal(0, 0.3, (16, 3))
-        vit_jax.export(model, place / f"{what}.safetensors", class_names=NAMES,
-                       fields={"mean": [0.5, 0.4, 0.3], "std": [0.25, 0.2, 0.3]} | images)  # fmt: skip
-        vit_jax.export(place / f"{what}.safetensors", place / what, to="transformers-js")
-        out[what] = place / what, vit_jax.load(place / f"{what}.safetensors")
-    return out
+    fields, images, _ = NETWORKS[what]
+    model = build(**fields)
+    model.head.kernel[...] = model.head.kernel[...] + np.random.default_rng(0).normal(0, 0.3, (16, 3))
+    vit_jax.export(model, place / f"{what}.safetensors", class_names=NAMES,
+                   fields={"mean": [0.5, 0.4, 0.3], "std": [0.25, 0.2, 0.3]} | images)  # fmt: skip
+    vit_jax.export(place / f"{what}.safetensors", place / what, to="transformers-js")
+    return place / what, vit_jax.load(place / f"{what}.safetensors")
 
 
-def node(tmp_path, script, *arguments):
-    """What a script prints, as JSON; `lib` is transformers.js."""
+@pytest.fixture
+def library():
+    """transformers.js and Node, or the test is skipped."""
     if not THEIRS.exists() or not shutil.which("node"):
         pytest.skip(
             "transformers.js is not here: npm install --ignore-scripts --prefix .venv @huggingface/transformers"
         )
+
+
+def node(tmp_path, script, *arguments):
+    """What a script prints, as JSON; `lib` is transformers.js."""
     (tmp_path / "script.mjs").write_text(f"import * as lib from {json.dumps(str(THEIRS))};\n{script}")
     done = subprocess.run(["node", "script.mjs", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -75,9 +78,9 @@ console.log(JSON.stringify([...image.rgb().data]));
 
 
 @pytest.mark.parametrize("what", NETWORKS)
-def test_pictures_that_need_no_resizing_get_the_answers_of_predict(what, folders, tmp_path):
+def test_pictures_that_need_no_resizing_get_the_answers_of_predict(what, library, tmp_path):
     """Also colours in a network of grey levels, by the library's own pipeline."""
-    folder, net = folders[what]
+    folder, net = made(what, tmp_path)
     rng, size = np.random.default_rng(1), NETWORKS[what][2]
     pictures = [Image.fromarray(rng.integers(*between, (*size, 3), np.uint8)) for between in ((0, 99), (0, 256))]
     pictures.append(Image.fromarray(rng.integers(99, 256, size, np.uint8)))  # grey
@@ -93,7 +96,7 @@ def test_pictures_that_need_no_resizing_get_the_answers_of_predict(what, folders
 
 @pytest.mark.parametrize("interpolation, number", [("nearest", 0), ("bilinear", 2), ("bicubic", 3)])
 @pytest.mark.parametrize("size", [(25, 37), (5, 9), (64, 17)])
-def test_the_resizing_that_the_folder_measures_is_that_of_the_library(interpolation, number, size, tmp_path):
+def test_the_resizing_that_the_folder_measures_is_that_of_the_library(interpolation, number, size, library, tmp_path):
     picture = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     Image.fromarray(picture).save(tmp_path / "x.png")
     theirs = np.reshape(node(tmp_path, RESIZE, "x.png", "12", "8", str(number)), (8, 12, 3))
@@ -101,8 +104,8 @@ def test_the_resizing_that_the_folder_measures_is_that_of_the_library(interpolat
     assert np.abs(fitted(picture, preprocess).astype(int) - theirs).max() <= 3  # sharp rounds its weights
 
 
-def test_a_folder_states_how_far_its_answers_are_from_those_of_predict(folders):
-    folder, _ = folders["cropped"]
+def test_a_folder_states_how_far_its_answers_are_from_those_of_predict(tmp_path):
+    folder, _ = made("cropped", tmp_path)
     assert {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} == {
         "README.md", "config.json", "preprocessor_config.json", "provenance.json", "onnx/model.onnx",
     }  # fmt: skip
@@ -127,7 +130,8 @@ console.log(JSON.stringify(out));
 """
 
 
-def test_smaller_weights_are_those_of_a_program_by_the_names_of_the_library(digits_run, tmp_path):
+@pytest.mark.slow
+def test_smaller_weights_are_those_of_a_program_by_the_names_of_the_library(digits_run, tmp_path, request):
     """By each of the library's dtypes; without one it takes the weights that were named first."""
     pytest.importorskip("jax2onnx")
     import onnxruntime as ort
@@ -153,6 +157,7 @@ def test_smaller_weights_are_those_of_a_program_by_the_names_of_the_library(digi
             assert stated[weights]["metrics"] == alone["metrics"]
             assert f"accuracy {alone['metrics']['accuracy'][0]:.4f} before" in readme
     assert np.abs(expected["q8"] - expected["fp32"]).max() > 1e-3
+    request.getfixturevalue("library")
     found = node(tmp_path, SMALLER, str(tmp_path), *(f"{i}.png" for i in range(12)))
     for dtype, answers in found.items():
         scores = [{each["label"]: each["score"] for each in one} for one in answers]

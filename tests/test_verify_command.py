@@ -15,12 +15,12 @@ pytest.importorskip("torch", reason="PyTorch cannot be imported, so no other for
 from convert import rules
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
-from tests.parity.libraries import load
-from tests.test_verify import VIT, ours
+from tests.test_verify import VIT, available, ours
 from vit_jax.errors import UserError
 from vit_jax.models.transformer_config import TransformerConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+SMALL = replace(VIT, image=4, depth=2)
 PREPROCESS = {
     "image": [6, 4],
     "channels": 3,
@@ -35,20 +35,16 @@ PREPROCESS = {
 
 @pytest.fixture
 def timm():
-    try:
-        load("timm")
-    except ImportError:
-        pytest.skip("timm is not installed")
+    available("timm")
 
 
 def files(tmp_path, parameters=None):
     """A state dict of torchvision's, and one of timm's with the same weights, as files."""
     import torch
 
-    config = replace(VIT, image=4, patch=2)
     paths = []
     for name in ("torchvision@2", "timm"):
-        tensors = rules.write(LAYOUTS[name].rows(config), parameters if parameters and name == "timm" else ours(config))
+        tensors = rules.write(LAYOUTS[name].rows(SMALL), parameters if parameters and name == "timm" else ours(SMALL))
         paths.append(tmp_path / f"{name}.pth")
         torch.save({n: torch.from_numpy(a.copy()) for n, a in tensors.items()}, paths[-1])
     return paths
@@ -89,7 +85,7 @@ def test_verify_compares_two_files_and_leaves_what_was_asked_for(timm, tmp_path,
 
 
 def test_verify_exits_with_3_and_names_the_layer(timm, tmp_path, capsys):
-    damaged = ours(replace(VIT, image=4, patch=2))
+    damaged = ours(SMALL)
     damaged["blocks.1.mlp.fc2.bias"][3] += 1e-4
     assert door("verify", *files(tmp_path, damaged), *SAID) == 3
     assert capsys.readouterr().out.endswith("verdict   different, first at blocks.1\n")
@@ -114,7 +110,7 @@ def test_a_verified_conversion_leaves_a_certificate_and_can_be_verified_again(ti
     assert door("verify", a, b, *SAID) == 0, "what B says of its making is done to A before they are compared"
 
 
-def test_what_was_rounded_is_equal_up_to_its_dtype_whoever_rounded_it(timm, tmp_path, capsys):
+def test_what_was_rounded_is_equal_up_to_its_dtype_whoever_rounded_it(timm, tmp_path, capsys, monkeypatch):
     """Also by another program, in either order; but not what was only stored in fewer bytes, nor what is another."""
     import torch
 
@@ -125,34 +121,34 @@ def test_what_was_rounded_is_equal_up_to_its_dtype_whoever_rounded_it(timm, tmp_
     for order, more in (((a, short), ()), ((short, a), ("pool=cls", "eps=1e-6", "activation=gelu"))):
         assert door("verify", *order, *SAID, *(word for text in more for word in ("--set", text))) == 0
         assert capsys.readouterr().out.endswith("verdict   equal up to float16\n")
-    whole = torch.load(a)
-    for change, code, verdict in (
-        (lambda x: x.half().float(), 0, "the same function"),
-        (lambda x: x + 1e-2, 3, "different, first"),
-    ):
-        torch.save({name: change(tensor) for name, tensor in whole.items()}, a)
-        assert door("verify", a, short, *SAID) == code
+    whole, others = torch.load(a), {"stored": lambda x: x.half().float(), "other": lambda x: x + 1e-2}
+    for name, change in others.items():
+        torch.save({key: change(tensor) for key, tensor in whole.items()}, tmp_path / f"{name}.pth")
+    monkeypatch.setitem(sys.modules, "torch", None)  # tensors alone tell these
+    for name, code, verdict in (("stored", 0, "the same tensors"), ("other", 3, "different, first")):
+        assert door("verify", tmp_path / f"{name}.pth", short, *SAID) == code
         assert f"verdict   {verdict}" in capsys.readouterr().out
 
 
 def test_what_b_says_of_its_making_is_done_to_no_other_file(tmp_path, monkeypatch):
     """A is adapted as B was only where it is the file that B was made from; else two functions would be called one."""
-    (a, _), b, other = files(tmp_path), tmp_path / "b.safetensors", tmp_path / "other.pth"
-    assert door(a, b, "--to", "timm", *SAID, "--adapt", "activation=relu", "--dtype", "float64") == 0
-    made = rules.write(LAYOUTS["torchvision@2"].rows(replace(VIT, image=4, patch=2)), ours(replace(VIT, image=4)))
     import torch
 
+    (a, _), b, other = files(tmp_path), tmp_path / "b.safetensors", tmp_path / "other.pth"
+    assert door(a, b, "--to", "timm", *SAID, "--adapt", "resize=8x8:timm", "--dtype", "float64") == 0
+    made = rules.write(LAYOUTS["torchvision@2"].rows(SMALL), ours(SMALL))
     torch.save({n: torch.from_numpy(array + 1) for n, array in made.items()}, other)
+    np.save(tmp_path / "images.npy", np.zeros((2, 8, 8, 3)))
     done = []
 
-    def compare(a, b, adapt, dtype, *rest):
-        done.append((list(adapt), dtype))
+    def compare(a, b, adapt, dtype, inputs, *rest):
+        done.append((list(adapt), dtype, None if inputs is None else inputs["images"].shape))
         return SimpleNamespace(same=True, notes=[], text=str)
 
     monkeypatch.setattr(sys.modules["convert.verify.command"], "verify", compare)
-    for first in (a, other):
-        assert door("verify", first, b, *SAID) == 0
-    assert done == [(["activation=relu"], np.dtype("float64")), ([], None)]
+    assert door("verify", a, b, *SAID, "--images", tmp_path / "images.npy") == 0
+    assert door("verify", other, b, *SAID) == 0
+    assert done == [(["resize=8x8:timm"], np.dtype("float64"), (2, 8, 8, 3)), ([], None, None)]
 
 
 def test_what_was_adapted_from_a_file_without_a_config_names_the_order_that_can_be_compared(
@@ -167,21 +163,6 @@ def test_what_was_adapted_from_a_file_without_a_config_names_the_order_that_can_
     assert told.startswith(f"vit-jax: error: {a}: does not state its config, and {b} was made from it by --adapt; ")
     assert told.endswith(f"python -m convert verify {a} {b} --set ...\n") and told.count("\n") == 1
     assert door("verify", a, b, *SAID) == 0
-
-
-def test_given_images_are_those_of_the_adapted_network(tmp_path, monkeypatch):
-    (a, _), b = files(tmp_path), tmp_path / "b.safetensors"
-    assert door(a, b, "--to", "timm", *SAID, "--adapt", "resize=8x8:timm") == 0
-    np.save(tmp_path / "images.npy", np.zeros((2, 8, 8, 3)))
-    shapes = []
-
-    def compare(a, b, adapt, dtype, inputs, steps):
-        shapes.append(inputs["images"].shape)
-        return SimpleNamespace(same=True, notes=[], text=str)
-
-    monkeypatch.setattr(sys.modules["convert.verify.command"], "verify", compare)
-    assert door("verify", a, b, *SAID, "--images", tmp_path / "images.npy") == 0
-    assert shapes == [(2, 8, 8, 3)]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from vit_jax.training.engine.muon import newton_schulz
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.step import mean_over_microbatches
 
+slow = pytest.mark.slow
 ROWS, PARTS, K = 40_000, 5, 3  # 40,000 columns are more than 128 KiB, a part of them is less
 DRAW = np.random.default_rng(0)
 LOGITS = 3 * DRAW.normal(size=(ROWS, K)).astype(np.float32)
@@ -179,7 +180,7 @@ QUICK = ("digits",)
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in [*PRESETS, "vit-s16"]]
+    "name", [name if name in QUICK else pytest.param(name, marks=slow) for name in [*PRESETS, "vit-s16"]]
 )
 def test_outputs_and_gradients_of_a_presets_batch_are_those_of_its_parts(name):
     run = preset(name).run
@@ -207,7 +208,7 @@ def test_outputs_and_gradients_of_a_presets_batch_are_those_of_its_parts(name):
         np.testing.assert_allclose(x, np.concatenate([half[key] for half in halves]), rtol=1e-3, atol=1e-3, err_msg=key)
 
 
-@pytest.mark.slow
+@slow
 def test_many_images_are_augmented_as_few():
     images = DRAW.integers(0, 256, (512, 32, 32, 3)).astype(np.uint8)
     labels, keys = DRAW.integers(0, 10, 512).astype(np.int32), jax.random.split(jax.random.key(0), 512)

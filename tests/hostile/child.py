@@ -23,7 +23,14 @@ MEMORY, SECONDS = 6 << 30, 40  # of address space; of wall-clock time
 CONTEXT = multiprocessing.get_context("forkserver")
 READERS = [f"convert.containers.{name}" for name in ("safetensors", "npz", "torch_file", "msgpack", "folder")]
 CONTEXT.set_forkserver_preload(
-    [__name__, *READERS, "convert.recognise.reading", "convert.plan.plan", "convert.write.write"]
+    [
+        __name__,
+        *READERS,
+        "convert.recognise.reading",
+        "convert.plan.plan",
+        "convert.write.write",
+        "tests.hostile.reading",
+    ]
 )
 
 

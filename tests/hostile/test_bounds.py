@@ -30,6 +30,7 @@ from tests.hostile.test_target import CONFIG, SAID, model
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 
+slow = pytest.mark.slow
 SECONDS = 5  # of CPU, for a whole command
 
 
@@ -62,10 +63,7 @@ def names_of(kind: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        kind if kind in ("of 230 parts", "behind wrappers") else pytest.param(kind, marks=pytest.mark.slow)
-        for kind in NAMES
-    ],
+    [kind if kind in ("of 230 parts", "behind wrappers") else pytest.param(kind, marks=slow) for kind in NAMES],
 )
 def test_hints_about_twenty_thousand_names_take_a_second(kind: str) -> None:
     names = dict.fromkeys(names_of(kind), (1,))
@@ -85,7 +83,7 @@ def test_hints_about_twenty_thousand_names_take_a_second(kind: str) -> None:
     assert sum(compared) <= weights_in.LOOKED
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_file_of_twenty_thousand_names_is_refused_in_seconds(kind: str, tmp_path: Path) -> None:
     names = names_of(kind)[:11_000]  # more have too many letters in all

@@ -77,6 +77,7 @@ NPZ = {
     ),
     "directory claims 4 GB unpacked": (patched(GOOD, CENTRAL, 24, struct.pack("<L", 0xFFFFFFF0)), "not"),
     "zip64 field says 2^50 bytes": (zip64(1 << 50), "not"),
+    "directory states another CRC": (patched(GOOD, CENTRAL, 16, bytes(4)), ""),
     "zip64 field missing": (patched(GOOD, CENTRAL, 20, b"\xff" * 8), "damaged zip"),
     "directory claims 60000 members": (
         patched(GOOD, b"PK\x05\x06", 8, struct.pack("<2H", 60_000, 60_000)),

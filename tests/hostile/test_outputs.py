@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from convert.__main__ import main as convert
 from tests.hostile.test_target import SAID, model
 from vit_jax import runs
 from vit_jax.commands import evaluate, predict, share
@@ -64,7 +63,7 @@ def place(tmp_path, monkeypatch):
      "compare r r --out {}.png", "report r --out {}.html", "convert w.safetensors {}.pt"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["pipe", "link", "-"])
-def test_what_is_no_file_is_not_replaced_by_one(place, words, name, monkeypatch, capsys):
+def test_what_is_no_file_is_not_replaced_by_one(place, words, name, convert):
     """As root /dev/null itself would be; and - is no name of a file that anybody means."""
     command, *rest = words.format(name).split()
     suffix = Path(rest[-1]).suffix
@@ -75,8 +74,8 @@ def test_what_is_no_file_is_not_replaced_by_one(place, words, name, monkeypatch,
     says = r"is a device or a pipe, and no file|is stdout for other|the (figure|sheet) is a PNG|is not a page"
     if command == "convert":
         model(place / "w.safetensors")
-        monkeypatch.setattr("sys.argv", ["convert", *rest, "--force", *SAID])
-        assert convert() == 2 and re.search(says, capsys.readouterr().err)
+        code, _, error = convert(*rest, "--force", *SAID)
+        assert code == 2 and re.search(says, error)
     else:
         with pytest.raises(UserError, match=says):
             COMMANDS[command]([*rest, "--force"])
@@ -131,11 +130,11 @@ def test_no_output_is_an_input_or_a_file_of_a_run(place, line):
     "line",
     ["verify a b --json runs/r/plots/v.json", "verify a b --json v --markdown ./v", "w.npz runs/r/plots/x.npz"],
 )
-def test_neither_is_that_of_a_conversion(place, line, monkeypatch, capsys):
+def test_neither_is_that_of_a_conversion(place, line, convert):
     model(place / "w.npz")
     before = content(place)
-    monkeypatch.setattr("sys.argv", ["convert", *line.split(), *(SAID if line[0] == "w" else ())])
-    assert convert() == 2 and "choose another name" in capsys.readouterr().err
+    code, _, error = convert(*line.split(), *(SAID if line[0] == "w" else ()))
+    assert code == 2 and "choose another name" in error
     assert content(place) == before
 
 

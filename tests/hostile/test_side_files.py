@@ -20,7 +20,7 @@ from convert.plan.plan import plan
 from convert.recognise.reading import Options, read
 from convert.write.write import write
 from tests.random_weights import tensors
-from tests.test_provenance import CONFIG
+from tests.test_provenance import CONFIG, HOW
 from tests.test_provenance import SAID as STATED
 from vit_jax.config.outputs import Outputs
 from vit_jax.data.images.preprocess import Preprocess
@@ -28,16 +28,6 @@ from vit_jax.errors import UserError
 from vit_jax.runs.values import to_dict
 from vit_jax.tasks.table import untrained_run
 
-HOW = {
-    "image": [8, 8],
-    "channels": 3,
-    "fit": "crop",
-    "size": 9,
-    "interpolation": "bicubic",
-    "background": 0,
-    "mean": [0.5] * 3,
-    "std": [0.25] * 3,
-}
 NAMES = ["ant", "bee", "cat"]
 SAID = Options(sets=STATED)
 NONSENSE = [

@@ -28,6 +28,7 @@ from vit_jax.config.run import OptimConfig
 from vit_jax.models.vit_config import ViTConfig, sized_config
 from vit_jax.presets.table import PRESETS
 
+slow = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUICK = [
     "tanh GELU for erf",
@@ -130,7 +131,7 @@ def test_there_are_enough_faults_and_no_two_alike():
 # The rest takes minutes.
 
 
-@pytest.mark.slow
+@slow
 def test_a_captioner_trained_here_says_in_transformers_what_it_says_here(tmp_path):
     pytest.importorskip("transformers")
     results = list(layouts_captions.generated(tmp_path))
@@ -138,14 +139,14 @@ def test_a_captioner_trained_here_says_in_transformers_what_it_says_here(tmp_pat
     check(results)
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_vit_b16_in_full_size(dtype):
     c = sized_config("vit-b16")
     check([twins.forward("vit-b16", c, weights(c), inputs(c, batch=1), dtype, dtype)])
 
 
-@pytest.mark.slow
+@slow
 def test_marian_of_the_size_of_opus_mt(tmp_path):
     """512 wide, 6 + 6 blocks, 58,101 ids, in float32: logits of padded sources, as a share of the largest."""
     pytest.importorskip("transformers")
@@ -170,7 +171,7 @@ def test_marian_of_the_size_of_opus_mt(tmp_path):
     assert found.shape == (4, 32, 58_101) and apart <= 1e-4
 
 
-@pytest.mark.slow
+@slow
 def test_the_whole_suite_passes(tmp_path):
     command = [
         sys.executable,
