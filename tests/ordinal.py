@@ -35,7 +35,7 @@ class Ordinal(Classes):
     main_metrics: ClassVar = {"level_error": "levels off"}
     header = ("file", "rank", "level", "probability")
     legend = "predicted level (probability)"
-    calibrated = ()
+    decides = ()
     activation = "none"
     pictures = ""
 
@@ -81,7 +81,7 @@ class Ordinal(Classes):
         metrics = {name: float(values.astype(np.float64).mean()) for name, values in means.items()}
         return Graded(metrics, predicted, self.values(out["logits"]))
 
-    with_ranks = examined = score
+    with_ranks = examine = score
 
     def at_chance(self, split, result):
         return ""

@@ -194,7 +194,7 @@ def test_outputs_and_gradients_of_a_presets_batch_are_those_of_its_parts(name):
     start = {n: draw.normal(n.endswith("scale"), 0.1, shape).astype(np.float32) for n, shape in shapes}
     state, parts, found = engine.start(unflatten(start)), run.batch // 2 if run.batch % 4 else 4, []
     for engine.parts in (1, parts):
-        loss, metrics, gradients = jax.jit(engine.batch_gradients)(*engine.whole(state, batch))
+        loss, metrics, gradients = jax.jit(engine.batch_gradients)(*engine.gradient_arguments(state, batch))
         found.append({"loss": loss, "metrics": metrics, **flatten(gradients)})
     largest = max(np.abs(x).max() for x in flatten(gradients).values())
     for key, x in found[0].items():

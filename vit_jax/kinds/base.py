@@ -42,7 +42,7 @@ class Evaluation:
 
     metrics: dict[str, float]  # "loss" (but of a probe) and the task's own metrics; NaN where it is undefined
     predicted: np.ndarray  # [n, ...]: the network's output for each example, in the order of the split
-    flipped: Evaluation | None = field(default=None, kw_only=True)  # of a task that `Task.mirrored` returned
+    flipped: Evaluation | None = field(default=None, kw_only=True)  # of a task that `Examines.mirrored` returned
     notes: tuple[str, ...] = field(default=(), kw_only=True)  # for the user: how a metric was computed
     chosen: Mapping[str, float] = field(default_factory=dict, kw_only=True)  # what a probe was given, or has chosen
     undefined: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # {metric: why it is NaN}
@@ -80,6 +80,13 @@ class Calibration:
     temperature: float | None = None
     thresholds: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+# What a subclass of Kind has to define.
+_TO_WRITE = (
+    *("typed", "positives", "matched", "groups", "words", "targets", "loss"),
+    *("score", "values", "truths", "table", "top_k"),
+)
 
 
 @dataclass(frozen=True)
@@ -123,11 +130,22 @@ class Kind:
     several: ClassVar[bool] = False
     written: ClassVar[tuple[str, str, str]] = ("{} ({:.1%})", "{:.6f}", "{} ({:.2f})")
     legend: ClassVar[str] = ""
-    calibrated: ClassVar[tuple[str, ...]] = ()  # what validation decides of how outputs are read
+    decides: ClassVar[tuple[str, ...]] = ()  # what validation decides of how outputs are read
     no_top: ClassVar[str] = ""  # why there is no number of answers to choose
     has_probabilities: ClassVar[bool] = True  # `values` are of 0 to 1
     activation: ClassVar[str] = "none"  # what makes `values` of logits in programs: softmax, sigmoid or none
     pictures: ClassVar[str] = ""  # module:function that draws a result: see `draw_result`
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.check_members()
+
+    @classmethod
+    def check_members(cls) -> None:
+        """Raise TypeError where it lacks what a subclass has to define."""
+        for member in _TO_WRITE:
+            if not any(member in vars(parent) for parent in cls.__mro__[: cls.__mro__.index(Kind)]):
+                raise TypeError(f"{cls.__name__} lacks {member}: {getattr(Kind, member).__doc__.splitlines()[0]}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -243,7 +261,7 @@ class Kind:
         raise NotImplementedError
 
     def denominator(self, batch: Batch) -> Array | None:
-        """What the sums of a loss are divided by: see Task.denominator."""
+        """What the sums of a loss are divided by: see tasks.can.Counts."""
         return None
 
     def loss(self, logits: Array, batch: Batch, denominator: Array | None) -> tuple[Array, dict[str, Array]]:
@@ -268,12 +286,12 @@ class Kind:
         """What `score` returns, with metrics that take longer, so that they are wanted of a final result alone."""
         return self.score(split, out)
 
-    def examined(self, split: Any, out: Arrays) -> Evaluation:
+    def examine(self, split: Any, out: Arrays) -> Evaluation:
         """What `with_ranks` returns, with what can be said of a whole split, but not of images drawn from it."""
         return self.with_ranks(split, out)
 
-    def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
-        """What validation decides of what `calibrated` lists, by its labels and logits [n, K]."""
+    def calibrate(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
+        """What validation decides of what `decides` lists, by its labels and logits [n, K]."""
         raise NotImplementedError
 
     def values(self, logits: np.ndarray) -> np.ndarray:

@@ -93,7 +93,7 @@ class Classes(Kind):
     ranked = True
     several = True
     legend = "predicted class (probability)"
-    calibrated = ("temperature",)
+    decides = ("temperature",)
     activation = "softmax"
     pictures = "vit_jax.tasks.classify.draw:draw_classified"
 
@@ -193,7 +193,7 @@ class Classes(Kind):
         return jax.nn.one_hot(labels, len(self.names), dtype="float32")
 
     def loss(self, logits: Array, batch: Batch, denominator: Array | None = None) -> tuple[Array, dict[str, Array]]:
-        """The loss of a batch: logits [B, K], batch float [B, K] -> [].
+        """(loss [], {"accuracy": []}) of a batch, by its "target" float [B, K] or its "label" int [B]: logits [B, K].
 
         A binary loss is a mean over the classes too, as in timm's BinaryCrossEntropy and DeiT III (arXiv 2204.07118).
         With weights and smoothing it is CrossEntropyLoss(weight, label_smoothing), a mean that counts each image by the
@@ -249,7 +249,7 @@ class Classes(Kind):
         return {name: [*numbers] for name, numbers in found.items() if numbers}, remarks
 
     def outcomes(self, logits: Array, label: Array) -> dict[str, Array]:
-        """What `score` needs of each image: logits [B, K], label int [B] -> [B, K]."""
+        """What `score` needs of each image: {"logits": [B, K], else [B]}."""
         import jax
         import jax.numpy as jnp
         import optax
@@ -294,7 +294,7 @@ class Classes(Kind):
         """With auroc_macro and ap_macro."""
         return with_scores(self.score(split, out), rank_classes(split.labels, self.values(out["logits"])))
 
-    def examined(self, split: Any, out: Arrays) -> Classified:
+    def examine(self, split: Any, out: Arrays) -> Classified:
         """With the calibration error and the labels that seem to be wrong."""
         p = self.values(out["logits"])
         result = replace(self.with_ranks(split, out), probabilities=p)
@@ -306,7 +306,7 @@ class Classes(Kind):
         result = replace(result, trust=trust, suspects=suspect_classes(split.labels, p))
         return with_scores(result, trust.scores())
 
-    def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
+    def calibrate(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
         temperature, why = class_temperature(labels, logits)
         return Calibration(temperature, notes=(f"no temperature: {why}",) if why else ())
 

@@ -56,7 +56,7 @@ class LabelSets(Kind):
     header = ("file", "rank", "label", "probability")
     ranked = True
     legend = "labels over their thresholds (probability)"
-    calibrated = ("temperature", "thresholds")
+    decides = ("temperature", "thresholds")
     no_top = "every label over its threshold is given"
     activation = "sigmoid"
     pictures = "vit_jax.tasks.classify.draw:draw_labelled"
@@ -208,7 +208,7 @@ class LabelSets(Kind):
             result = replace(result, undefined={"loss": "of no image is any label known"})
         return with_scores(result, score_labels(truth, probabilities, self.thresholds))
 
-    def examined(self, split: Any, out: Arrays) -> Labelled:
+    def examine(self, split: Any, out: Arrays) -> Labelled:
         """With the calibration error of all known cells, and the labels that seem to be wrong."""
         import jax
 
@@ -223,7 +223,7 @@ class LabelSets(Kind):
         result = replace(result, trust=trust, suspects=suspect_labels(split.labels, result.probabilities))
         return with_scores(result, trust.scores())
 
-    def calibration(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
+    def calibrate(self, labels: np.ndarray, logits: np.ndarray) -> Calibration:
         """The temperature, and after it the thresholds."""
         temperature, why = set_temperature(labels, logits)
         outputs = replace(self.outputs, temperature=temperature or 1.0)

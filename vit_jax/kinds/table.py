@@ -25,6 +25,7 @@ KINDS: Table[type[Kind]] = Table(
         "set": Plugin("vit_jax.kinds.label_sets:LabelSets"),
         "number": Plugin("vit_jax.kinds.numbers:Numbers"),
     },
+    base=Kind,
 )
 EMBEDDING = "embedding"  # the kind of a network without a head, which is not trained for that
 

@@ -132,7 +132,7 @@ def check_groups(fsdp: int, devices: int, target: Target) -> None:
 
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
-    """The bytes that training takes at least."""
+    """The least bytes of training: (of weights, gradients, moments and a teacher; of a batch)."""
     table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
     gradients = trainable(run.optim, table)
     # Weights; with LoRA the merged kernels, for evaluations; gradients and average of those that train; moments.
@@ -159,8 +159,8 @@ def _example_bytes(run: RunConfig) -> int:
     assert_never(first.kind)
 
 
-def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> RunConfig:
-    """The run, unchanged."""
+def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> None:
+    """Raise UserError where a run needs more memory than is there, before its activations."""
     limit, devices = memory()
     weights, batch = run_bytes(run, teacher, division)
     both = f"{_sizes(run.model)}" + (f" and the teacher {run.teacher}" if teacher else "")
@@ -180,7 +180,6 @@ def check_memory(run: RunConfig, teacher: Teacher | None = None, division: Divis
             f"{run.batch} and {both} take at least {_gigabytes(needed)} GB, {there}",
             f"{lower}, or split the batch into more microbatches with accumulate",
         )
-    return run
 
 
 def check_weights(config: NetworkConfig) -> None:

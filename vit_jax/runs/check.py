@@ -16,7 +16,7 @@ LONGEST = 200  # bytes of a run's name: file systems take 255, of which names th
 
 
 def check_run(run: RunConfig) -> RunConfig:
-    """The run, unchanged."""
+    """The run, unchanged. Raises UserError on the first field that is invalid, or contradicts another."""
     spec = task_spec(run.task)
     for name, part in part_classes(run.task).items():
         if (given := type(getattr(run, name))) is not part:
@@ -92,7 +92,7 @@ def check_encoder(run: RunConfig) -> None:
 
 
 def check_complete(run: RunConfig) -> RunConfig:
-    """The run, unchanged."""
+    """The run, unchanged. Raises UserError where it cannot be trained yet: it has no data, no teacher, a bad name."""
     check_trained(run.task)
     if not run.data.source:
         raise UserError(

@@ -47,7 +47,7 @@ def finish(loop: Loop, status: str) -> dict[str, Any]:
     if split is not None:
         summary[watched] = _last_evaluation(loop, watched, split)
     summary |= _speeds(job.folder.metrics())
-    best, calibration, task, result = None, None, job.task, None
+    best, task, result = None, job.task, None
     if status == "finished" and not job.run.overfit_batches:
         best = best_weights(loop)
         calibration, task = _calibrate(loop, best)
@@ -112,7 +112,7 @@ def _test(loop: Loop, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
             if last:
                 shown[name] = results[_best_kind(loop)]
             else:
-                shown[name] = job.evaluator.measure(_on_devices(loop, best), split, job.run.batch, examine)
+                shown[name] = loop.evaluating.evaluator.measure(_on_devices(loop, best), split, job.run.batch, examine)
             entries[name]["best"] = as_json(shown[name].metrics)
         notes += shown[name].notes
         if chance := job.task.able(Examines).at_chance(split, shown[name]):
@@ -177,7 +177,7 @@ def _calibrate(loop: Loop, best: dict[str, Any] | None) -> tuple[dict[str, Any] 
     validation, calibrates = job.data.splits.get("validation"), job.task.able(Calibrates)
     if best is None or state.best is None or validation is None or not calibrates.decides:
         return None, job.task
-    out = job.evaluator.outputs_of(_on_devices(loop, best), validation, job.run.batch)
+    out = loop.evaluating.evaluator.outputs_of(_on_devices(loop, best), validation, job.run.batch)
     entries, task = calibrates.calibrate(validation, out)
     return {"step": state.best["step"], "weights": _best_kind(loop), **entries}, task
 

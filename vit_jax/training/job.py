@@ -204,7 +204,7 @@ class Origin:
 OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A run that is set up: what its config and its data determine, and where it lies."""
 
@@ -251,7 +251,7 @@ class Job:
 
     def engine_after(self, step: int) -> Engine:
         """The engine that does the next step after so many."""
-        return engine_at(self.stages, step)
+        return self.stages[max(first for first in self.stages if first <= step)]
 
     def epochs_of(self, step: int) -> float:
         """The epochs that so many steps are, with fractions."""
@@ -292,19 +292,19 @@ def open_job(
     engine = engine_of(run, task, steps, order.steps_per_epoch, hosts=hosts)
     check_shares(data.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
     job = Job(
-        stated,
-        run,
-        folder,
-        preset,
-        data,
-        order,
-        epochs,
-        teacher,
-        task,
-        engine,
-        engines_of(engine, run, steps),
-        environment_of(run, engine),
-        hooks or Hooks(run),
+        stated=stated,
+        run=run,
+        folder=folder,
+        preset=preset,
+        data=data,
+        order=order,
+        epochs=epochs,
+        teacher=teacher,
+        task=task,
+        engine=engine,
+        stages=engines_of(engine, run, steps),
+        environment=environment_of(run, engine),
+        hooks=hooks or Hooks(run),
     )
     hosts.compare({"data": text_digest(job.identity)} | job.environment["versions"])
     return job
@@ -357,11 +357,6 @@ def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
         define = partial(definition, each.model, run.compute_dtype, parameter_dtype(run))
         found[first] = engine if each.model == run.model else engine.in_stage(each.model, define)
     return found
-
-
-def engine_at(engines: Mapping[int, Engine], step: int) -> Engine:
-    """That of `engines_of` which does the next step after so many."""
-    return engines[max(first for first in engines if first <= step)]
 
 
 def parameter_dtype(run: RunConfig) -> str:

@@ -66,7 +66,7 @@ class Log:
             self._hooks.each("row", row["step"], _scalars(row))
 
     def write_histograms(self, step: int, groups: dict[str, dict[str, dict[str, Any]]]) -> None:
-        """Append a row to histograms.jsonl, durably, and to TensorBoard."""
+        """Append a row to histograms.jsonl, durably, and show it to hooks."""
         row = {group: {name: _round_histogram(h) for name, h in each.items()} for group, each in groups.items()}
         exists = self._histograms.exists()
         with open(self._histograms, "ab") as file:
@@ -92,11 +92,8 @@ class Log:
         return dict(self._kept)
 
     def close(self) -> None:
-        """Close all files. May be called twice."""
+        """Close its file. May be called twice."""
         self._file.close()
-        if self._hooks is not None:
-            self._hooks.each("close")
-            self._hooks = None
 
 
 def _cut_back(path: Path, step: int) -> None:
@@ -160,11 +157,9 @@ class Meter:
     an uninterrupted one. `most` are the examples per second of an MFU of 1, or 0. `on_votes` takes the hosts'.
     """
 
-    def __init__(
-        self, batch: float, unit: str, totals: dict[str, float], on_votes: Callable[[Any], None], most: float = 0.0
-    ):
+    def __init__(self, batch: float, unit: str, totals: dict[str, float], on_votes: Callable[[Any], None]):
         self.batch, self.speed, self.totals = batch, f"{unit}_per_second", totals
-        self.on_votes, self.most = on_votes, most
+        self.on_votes, self.most = on_votes, 0.0
         self.pending: tuple[int, dict[str, Any], list[tuple[int, int, int]]] | None = None
         self.last: dict[str, float] = {}
         self.restart()
@@ -211,8 +206,10 @@ class Meter:
         """The names of the metrics that are means over a batch: the loss, then the task's own."""
         return ["loss", *(name for name in self.last if name not in ("loss", *STEP_METRICS))]
 
-    def row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
+    def take_row(self, step: int, epoch: float, in_turn: bool) -> dict[str, Any]:
         """A row of metrics.jsonl, with the loss and the task's metrics as means over the steps since the last row.
+
+        Begins the next, but where this one is written out of turn.
 
         Where the peak of the devices is known also the MFU. Of batches of ids also the target tokens per second and the
         padding, a share of all places in these batches.
@@ -246,6 +243,7 @@ class Recording:
         steps, batch, unit = job.order.steps_per_epoch, job.order.batch, task_spec(job.run.task).unit
         self.progress = Progress(job.epochs, steps, state.step + 1, batch, job.stop, unit=unit)
         self.meter = Meter(batch, unit, state.totals, on_votes)
+        self.closed = False
 
     def _open_log(self) -> Log:
         """The log of the run, without the rows that will be written again; hooks begin."""
@@ -269,11 +267,18 @@ class Recording:
             self.progress.update(state.step)
             return
         self.settle()
-        row = meter.row(state.step, job.epochs_of(state.step), in_turn)
+        row = meter.take_row(state.step, job.epochs_of(state.step), in_turn)
         self.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": state.cpu_seconds}, in_turn)
         values = {name: row[name] for name in meter.means}
         speeds = {"examples": meter.speed, "tokens": TOKENS, "padding": "padding", "mfu": "mfu"}
         self.progress.update(state.step, values, **{name: row.get(key) for name, key in speeds.items()})
+
+    def close(self) -> None:
+        """Close the log, and end the hooks. May be called twice."""
+        if not self.closed:
+            self.closed = True
+            self.log.close()
+            self.job.hooks.each("close")
 
     def settle(self) -> None:
         """Wait for the metrics of all steps that were sent, and count their CPU time."""

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ..tasks.base import Evaluation, Task
     from ..tasks.predictor import Predictor
     from .engine.engine import Engine
+    from .engine.evaluator import Evaluator
 
 
 class Loop:
@@ -163,7 +165,7 @@ class Loop:
         return most_examples(run, self.job.teacher, devices.target.kind, len(devices))
 
     def _tokens(self, batches: list[Batch]) -> list[tuple[int, int, int]]:
-        """`Task.tokens` of each batch, of all hosts."""
+        """`Counts.tokens` of each batch, of all hosts."""
         count, counts = self.job.hosts.count, self.job.task.able(Counts)
         places = (counts.tokens(batch) for batch in batches)
         return [tuple(count * each for each in its) for its in places]  # type: ignore[misc]
@@ -225,6 +227,12 @@ class Evaluating:
     def __init__(self, loop: Loop):
         self.loop = loop
 
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """That of the job, which a signal of any host breaks off between two batches."""
+        self.loop.job.evaluator.between = self._poll_stop
+        return self.loop.job.evaluator
+
     def due(self) -> bool:
         """Whether this step is followed by an evaluation: the last of an epoch; about each 10th to overfit."""
         job = self.loop.job
@@ -272,11 +280,10 @@ class Evaluating:
         loop, job, results = self.loop, self.loop.job, dict[str, Any]()
         tree = loop.engine.gather(loop.state.tree)
         with loop.caught.waiting(job.hosts.several):
-            job.evaluator.between = self._poll_stop
             for weights, parameters in (("raw", tree.parameters), ("ema", tree.averaged)):
                 if parameters is not None:
                     score = () if final is None else (final.get(weights, job.task).able(Examines).examine,)
-                    result = job.evaluator.measure(parameters, split, job.run.batch, *score)
+                    result = self.evaluator.measure(parameters, split, job.run.batch, *score)
                     results[weights] = replace(result, metrics=job.hosts.share(result.metrics))
         for weights, result in results.items():
             if not math.isfinite(result.metrics["loss"]) and "loss" not in result.undefined:

@@ -92,7 +92,8 @@ def train(
     with telling(progress):
         if resume and (inside := members_of(resume)):
             given: dict[str, Any] = {"data": data, "class_names": class_names, "hosts": hosts, "fields": changed}
-            return cast(Summary, sum_up(inside, [train(resume=member, **given) for member in inside]))
+            each = [train(resume=member, progress=progress, **given) for member in inside]
+            return cast(Summary, sum_up(inside, each))
         return exhausted(run_steps(run, preset, folder, resume, changed, data, class_names, hosts))
 
 
@@ -240,10 +241,10 @@ def steps_with(
         def job() -> Job:
             return open_job(run, origin.open(run, folder), folder, preset, teacher, hooks, hosts)
 
-        return _with_folder((yield from _settled(_trained(job, caught), run.compute_dtype)), folder)
+        return _with_folder((yield from _with_settings(_train(job, caught), run.compute_dtype)), folder)
 
 
-def _trained(open_: Callable[[], Job], caught: Caught) -> Generator[Event, None, dict[str, Any]]:
+def _train(open_: Callable[[], Job], caught: Caught) -> Generator[Event, None, dict[str, Any]]:
     """Set a run up, train and finish it; the generator of what happens returns the content of summary.json."""
     job = open_()
     with contextlib.nullcontext() if told.get() == "full" else suppress_output():
@@ -251,7 +252,7 @@ def _trained(open_: Callable[[], Job], caught: Caught) -> Generator[Event, None,
     with _undone_unless_begun(job.folder):
         loop = Loop(job, caught)
     ending = recorded_ending(job.folder) if job.hosts.owner else contextlib.nullcontext()
-    with contextlib.closing(loop.recording.log), ending:
+    with contextlib.closing(loop.recording), ending:
         publish(job.folder.path)
         summary = finish(loop, (yield from loop.until_end()))
         yield from loop.new_events()
@@ -262,7 +263,7 @@ def _with_folder(summary: dict[str, Any], folder: runs.Run) -> Summary:
     return cast(Summary, {**summary, "folder": str(folder)})
 
 
-def _settled(steps: Generator[Event, None, T], compute_dtype: str) -> Generator[Event, None, T]:
+def _with_settings(steps: Generator[Event, None, T], compute_dtype: str) -> Generator[Event, None, T]:
     """The same steps with our settings of jax, which the caller does not have between them."""
     try:
         while True:
@@ -283,7 +284,7 @@ def _own_folder(folder: runs.Run) -> Iterator[None]:
     made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     left = _LOOPS.pop(os.path.realpath(folder.path), lambda: None)()
     if left is not None:
-        with contextlib.suppress(ValueError):  # it is this very call that it makes
+        with contextlib.suppress(ValueError):  # that loop is running: it makes this very call
             left.close()
     with folder.lock(), own(folder.path):
         try:

@@ -53,7 +53,7 @@ class ExaminesClasses(Examines):
 
     def examine(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
         """With all that its kind measures of a final result."""
-        return self.task.measured(self.task.kind.examined, split, out)
+        return self.task.measured(self.task.kind.examine, split, out)
 
     def resample(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> dict[str, float]:
         return self.task.kind.with_ranks(split, out).metrics
@@ -84,7 +84,7 @@ class ProbesClasses(Probes):
     @property
     def unprobed(self) -> str:
         """Why a probe cannot learn from the data of training, which have no classes; empty: it can."""
-        return "" if isinstance(self.task.kind, Classes) else f"this network was trained on {self.task.kind.each[1]}"
+        return "" if not self.task.kind.columns else f"this network was trained on {self.task.kind.each[1]}"
 
     def probed(self) -> ClassifyProbe:
         return ClassifyProbe(**{f.name: getattr(self.task, f.name) for f in fields(Classify)})
@@ -95,12 +95,12 @@ class CalibratesKind(Calibrates):
 
     @property
     def decides(self) -> tuple[str, ...]:
-        return self.task.kind.calibrated  # type: ignore[no-any-return]
+        return self.task.kind.decides  # type: ignore[no-any-return]
 
     def calibrate(self, split: Split, out: dict[str, np.ndarray]) -> tuple[dict[str, Any], Classify]:
         """The temperature and the thresholds that its kind finds."""
         task = self.task
-        found = task.kind.calibration(split.labels, out["logits"])
+        found = task.kind.calibrate(split.labels, out["logits"])
         outputs = replace(task.kind.outputs, temperature=found.temperature or 1.0, thresholds=found.thresholds)
         entries = {"examples": len(split), **vars(found), "notes": list(found.notes)}
         entries["thresholds"] = list(found.thresholds)

@@ -131,7 +131,7 @@ class Engine(Step):
         The gradients of its batch are those that the step itself computes, before clipping, of the parameters that
         train; they are computed again, so the step is the same whether histograms are made or not.
         """
-        return jax.device_get(self.compiled_histograms(*self.whole(state, batch)))
+        return jax.device_get(self.compiled_histograms(*self.gradient_arguments(state, batch)))
 
     @functools.cached_property
     def compiled_histograms(self) -> Any:
@@ -144,7 +144,7 @@ class Engine(Step):
 
         return self.devices.compiled(jax.jit(groups, out_shardings=self.devices.replicated), batch_at=1)
 
-    def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
+    def gradient_arguments(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         """The arguments of `batch_gradients`, on the devices, for what `train` is given."""
         return state, self.devices.shard_batch(batch), self.seed, self.frozen_arrays
 

@@ -72,7 +72,7 @@ class PmapEngine(Engine):
         arguments = state, pieces, self.seeds, frozen_arrays
         return SimpleNamespace(lower=lambda **_: self.compiled.lower(*arguments))  # its devices say for which platform
 
-    def whole(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
+    def gradient_arguments(self, state: TrainState, batch: Batch) -> tuple[TrainState, Batch, Any, Tree]:
         its = jax.device_put(first((state, self.frozen_arrays)), self.devices.replicated)
         return its[0], self.devices.shard_batch(batch), self.seed, its[1]
 
