@@ -52,25 +52,12 @@ def test_a_text_ends_with_its_end_and_the_search_with_the_last():
 V, LENGTH = 11, 8
 
 
-@pytest.fixture(scope="module", params=["interleaved", "learned"])
-def model(request):
+@pytest.fixture(scope="module")
+def model(quick_compilation):
     """Weights large enough that translations differ from source to source, and some end."""
-    c = TransformerConfig(
-        width=16,
-        heads=2,
-        hidden=24,
-        encoder_depth=1,
-        decoder_depth=2,
-        position=request.param,
-        max_length=12,
-        source_vocabulary=V,
-        target_vocabulary=V,
-        outputs=V,
-        init="normal",
-        init_std=0.7,
-        embedding_std=1.0,
-        position_std=1.0,
-    )
+    sizes = dict(width=16, heads=2, hidden=24, encoder_depth=1, decoder_depth=2, max_length=12)
+    words = dict(source_vocabulary=V, target_vocabulary=V, outputs=V)
+    c = TransformerConfig(**sizes, **words, init="normal", init_std=0.7, embedding_std=1.0)
     definition, _ = split_model(Transformer(c))
     weights = start(c, jax.random.key(5))
     weights["head"]["bias"] = weights["head"]["bias"].at[IDS.end].set(2.0)  # so that some sentences end

@@ -82,7 +82,10 @@ def largest(a, b) -> float:
     return float(jnp.abs(a - b).max())
 
 
-variants = pytest.mark.parametrize("c", VARIANTS.values(), ids=VARIANTS)
+QUICK = ("pre-norm", "post-norm", "all tied", "vectors", "a given memory")
+variants = pytest.mark.parametrize(
+    "c", [pytest.param(c, id=name, marks=[] if name in QUICK else pytest.mark.slow) for name, c in VARIANTS.items()]
+)
 
 
 # ------------------------------------------------------------------------------------------ masks
@@ -131,15 +134,19 @@ def test_a_row_with_nothing_to_attend_to_has_a_zero_context_and_zero_gradients()
     assert float(jnp.abs(gradient[0]).max()) > 0 and jnp.array_equal(gradient[1], jnp.zeros((3, 8)))
 
 
-@pytest.mark.parametrize("name", ["pre-norm", "post-norm", "vectors", "learned"])
+@pytest.mark.parametrize(
+    "name", ["pre-norm", *(pytest.param(x, marks=pytest.mark.slow) for x in ("post-norm", "vectors"))]
+)
 def test_an_empty_source_gives_finite_logits_and_gradients(name):
     c = dataclasses.replace(VARIANTS[name], encoder_depth=1, decoder_depth=1)
     source, target = sentences(c)
     padding = jnp.array([[True] * 5, [False] * 5, [True] * 5])
     weights = random_weights(c)
-    value, gradients = jax.value_and_grad(
-        lambda w: jnp.square(network(c, w)(source, target, source_padding=padding)).mean()
-    )(weights)
+
+    def loss(weights):
+        return jnp.square(network(c, weights)(source, target, source_padding=padding)).mean()
+
+    value, gradients = jax.jit(jax.value_and_grad(loss))(weights)
     assert jnp.isfinite(value) and all(jnp.isfinite(g).all() for g in gradients.values())
 
 
@@ -221,7 +228,7 @@ def test_a_tied_table_gets_the_gradients_of_all_its_uses():
     apart = {**tied, "source.embedding": table, "head.kernel": table.T}
 
     def gradients(config, weights):
-        return jax.grad(lambda w: jnp.square(network(config, w)(source, target)).mean())(weights)
+        return jax.jit(jax.grad(lambda w: jnp.square(network(config, w)(source, target)).mean()))(weights)
 
     one, three = gradients(c, tied), gradients(untied, {name: apart[name] for name in untied.shapes()})
     assert (
@@ -265,12 +272,11 @@ def test_what_is_dropped_depends_on_the_examples_key_alone(site):
     c = dataclasses.replace(TINY, **{site: 0.4})
     model, (source, target) = network(c), sentences(c)
     keys = jax.random.split(jax.random.key(0), 3)
-    whole = model(source, target, keys=keys)
+    drawn = jax.jit(lambda source, target, keys: model(source, target, keys=keys))
+    whole = drawn(source, target, keys)
     rows = jnp.array([2, 1, 1])  # other places in the batch, other company
-    assert largest(whole[rows], model(source[rows], target[rows], keys=keys[rows])) < 1e-12
-    assert (
-        largest(whole, model(source, target)) > 1e-6 and largest(whole, model(source, target, keys=keys[::-1])) > 1e-6
-    )
+    assert largest(whole[rows], drawn(source[rows], target[rows], keys[rows])) < 1e-12
+    assert largest(whole, model(source, target)) > 1e-6 and largest(whole, drawn(source, target, keys[::-1])) > 1e-6
 
 
 def test_a_bfloat16_network_has_float32_logits():
