@@ -96,7 +96,7 @@ def parsed(text):
 # ------------------------------------------------------------------------------------ used and trained
 
 
-@pytest.mark.parametrize(("registers", "kernel"), [(0, "hf"), (2, "timm")])
+@pytest.mark.parametrize(("registers", "kernel"), [(0, "hf"), pytest.param(2, "timm", marks=pytest.mark.slow)])
 def test_it_computes_what_its_library_does_of_the_same_pixels(tmp_path, capsys, registers, kernel):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -145,7 +145,6 @@ def test_predict_evaluate_and_training_take_the_size_of_the_preprocessing_and_sa
     tuned = vit_jax.load("runs/tuned", which="last")
     assert tuned.run.model.image == 16 and tuned.metadata["preprocess"]["size"] == 20
     assert np.array_equal(np.asarray(tuned.model.position[...]), used)
-    assert inside(*shlex.split(line.replace("-steps 1", "-steps 2")), cwd=theirs.parent).returncode == 0  # it goes on
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def package(monkeypatch):
     vars(plugins.SOURCES).pop("others", None)
 
 
-def test_labelled_images_are_learned_and_predicted(package, tmp_path):
+def test_labelled_images_are_learned_and_predicted(package, working_folder, tmp_path):
     model = ViTConfig(image=8, channels=1, patch=4, classes=0, width=8, depth=1, heads=1, hidden=8)
     data = ImageData(source="birds:owls")
     run = RunConfig("classify", model, data, ImageAugment(), batch=4, epochs=1, dir=str(tmp_path / "runs"), name="x")
