@@ -222,16 +222,6 @@ def test_plain_lines(clock, capsys):
     assert lines[5].endswith("took 0:38") and "\x1b" not in "".join(lines)
 
 
-def test_plain_ends_once(clock, capsys):
-    with Progress(2, 5, 1, 64) as bar:
-        for step in range(1, 11):
-            bar.update(step)
-    assert [line.split("  ")[:2] for line in capsys.readouterr().out.splitlines()] == [
-        ["epoch 1/2", "step 5/10"],
-        ["epoch 2/2", "step 10/10"],
-    ]
-
-
 def test_nothing_ran(clock, capsys):
     with Progress(2, 5, 11, 64):
         pass
