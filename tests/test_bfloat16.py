@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.test_optim import QUICK
 from tests.test_stack import METADATA, RUNS, VIT, batch_of
 from vit_jax.config.trees import unflatten
 from vit_jax.machine import backend
@@ -44,6 +43,7 @@ def fast(request, monkeypatch):
     return request.param
 
 
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 CPUS = {
     "Zen 4": ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 avx512vbmi\n", True),
     "Sapphire Rapids": ("model name\t: Intel\nflags\t\t: fpu amx_bf16 amx_tile\nvmx flags\t: vnmi\n", True),

@@ -19,6 +19,8 @@ from vit_jax.models.build import definition, start
 from vit_jax.models.decoder import Cache
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.tasks.generated import Search
+from vit_jax.tasks.translate.use import search_translations
 from vit_jax.text.tokenizer import Ids
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -306,6 +308,37 @@ def test_more_room_finds_the_same_answers():
     assert 3 < little.complete.sum() < 17 and much.complete.all()
     for a, b, complete in zip(answers(little), answers(much), little.complete, strict=True):
         assert not complete or a == b
+
+
+def test_a_text_ends_with_its_end_and_the_search_with_the_last():
+    steps, rows = [], jnp.ones(3, bool)
+
+    def counting(tokens, cache):
+        """Says the numbers after where a row begins, up to 6, then the end. The cache counts the steps."""
+        jax.debug.callback(lambda: steps.append(1))
+        begins, done = cache
+        return 30 * jax.nn.one_hot(jnp.where(begins + done > 6, END, begins + done), V), (begins, done + 1)
+
+    said = [[4, 5, 6, END], [6, END, PAD, PAD], [END, PAD, PAD, PAD]]
+    for room in (6, 3):
+        out = search(counting, None, (jnp.array([4, 6, 7]), jnp.int32(0)), rows, IDS, Decoding(), room)
+        jax.effects_barrier()
+        assert len(steps) == min(room, 4) and out.tokens.dtype == jnp.int32
+        assert out.tokens[:, 0, :4].tolist() == [row[:room] for row in said]
+        assert out.lengths[:, 0].tolist() == [min(n, room) for n in (4, 2, 1)] and out.complete.all()
+        assert out.without_ends(IDS)[0, 0, :3].tolist() == [4, 5, 6] and float(jnp.abs(out.scores).max()) < 1e-4
+        steps.clear()
+    cut = search(counting, None, (jnp.array([4, 6, 7]), jnp.int32(0)), rows, IDS, Decoding(max_length=9), 3)
+    assert cut.complete.tolist() == [False, True, True], "with room for more the first would go on"
+
+
+def test_little_room_is_not_taken_for_the_greatest_length(transformer, sources):
+    def translated(room):
+        greedy = Search(IDS, 10, Decoding())
+        return jax.jit(lambda rows: search_translations(transformer, rows, greedy, PAD, room))(sources)
+
+    ends = (np.asarray(translated(10).lengths) <= 3)[:, 0]
+    assert translated(3).complete.tolist() == ends.tolist() and 0 < ends.sum() < len(sources)
 
 
 # ------------------------------------------------------------------------------------------ refusals

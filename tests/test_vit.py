@@ -18,6 +18,7 @@ from vit_jax.config.dotted import field_types
 from vit_jax.config.fields import pair
 from vit_jax.config.trees import unflatten
 from vit_jax.models.build import definition, start
+from vit_jax.models.layers import ACTIVATIONS
 from vit_jax.models.state import merge
 from vit_jax.models.vit import fixed_positions
 from vit_jax.models.vit_config import ViTConfig
@@ -374,6 +375,19 @@ def test_float64_equals_the_papers_at_every_stage(c):
     for name, value in got.items():
         assert value.shape == expected[name].shape and value.dtype == np.float64, name
         assert error(value, expected[name]) <= 1e-12, name
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_their_formulas(name):
+    x = np.linspace(-8, 8, 4001)
+    with jax.enable_x64(True):
+        got = np.asarray(ACTIVATIONS[name](jnp.asarray(x)))
+    assert got.dtype == np.float64
+    # Relative to what the formula adds up, which is as large as x.
+    assert (np.abs(got - FORMULAS[name](x)) <= 1e-15 * np.maximum(1, np.abs(x))).all()
+    single = ACTIVATIONS[name](jnp.asarray(x, "float32"))
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, FORMULAS[name](x), rtol=0, atol=3e-6)
 
 
 def test_bfloat16_computes_in_bfloat16_and_answers_in_float32(monkeypatch):
