@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from tests.installed import library
-from vit_jax.augmentation import operations, policies
+from vit_jax.augmentation import crops, operations, policies
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.augmentation.operations import NUMBER, OPERATIONS
 
@@ -325,3 +325,18 @@ def test_a_policy_does_to_an_image_what_it_drew_for_it():
         expected = np.stack(done)
     np.testing.assert_array_equal(got, expected)
     assert (got != images).any((1, 2, 3)).all() and got.dtype == np.uint8
+
+
+def test_the_greatest_magnitude_with_its_noise_is_no_stronger_than_timms_strongest():
+    (operation, value), *_ = drawn("randaugment", layers=1, magnitude=10.0)
+    turned = np.abs(value[operation == NUMBER["rotate"]])
+    assert len(turned) > 20 and turned.max() == 30 and turned.min() < 30
+
+
+@pytest.mark.parametrize(
+    ("size", "window"), [((10, 20), (10, 20)), ((10, 40), (10, 30)), ((40, 10), (20, 10)), ((20, 10), (20, 10))]
+)
+def test_where_no_crop_fits_the_middle_is_taken_as_the_bounds_of_the_ratio_allow(size, window):
+    (top, height), (left, width) = crops._window(jax.random.key(0), *size, (9.0, 9.0), (0.5, 3.0))
+    assert (int(height), int(width)) == window
+    assert (int(top), int(left)) == ((size[0] - window[0]) // 2, (size[1] - window[1]) // 2)

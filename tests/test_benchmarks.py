@@ -48,13 +48,14 @@ from vit_jax.config.trees import flatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.extras.plan import command as plan
+from vit_jax.kinds.classes import Classes
 from vit_jax.machine.targets import published
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.reports.comparison import Line, Member
 from vit_jax.runs.check import check_run
-from vit_jax.tasks.classify.classes import ClassKind
+from vit_jax.tasks.can import Counts
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.tokenizer import Ids
@@ -90,7 +91,7 @@ RUN = RunConfig("classify", SMALL, ImageData(), ImageAugment())
 def test_the_twin_is_the_same_network_and_takes_the_same_steps():
     run = sides.deterministic(RUN, 4)
     batch, weights = sides.data(SMALL, run.batch), start(SMALL, jax.random.key(1))
-    classify, network = Classify(run.augment, sides.MEAN, sides.STD, ClassKind(settings=run.loss)), definition(SMALL)
+    classify, network = Classify(run.augment, sides.MEAN, sides.STD, Classes(settings=run.loss)), definition(SMALL)
     twin = plain.PlainViT(SMALL, nnx.Rngs(0))
     plain.load(twin, flatten(weights), SMALL)
 
@@ -137,7 +138,7 @@ def test_the_twin_of_the_translator_has_its_loss():
     ids = SimpleNamespace(ids=Ids(pad=10, begin=10, end=0))
     task = Translate(0.0, 5, ids, ids)
     keys, batch = jax.random.split(jax.random.key(0), 3), {"source": source, "target": target}
-    loss, _ = task.loss(merge(definition(c), weights), batch, keys, task.denominator(batch))
+    loss, _ = task.loss(merge(definition(c), weights), batch, keys, task.able(Counts).denominator(batch))
     np.testing.assert_allclose(plain_translator.loss(twin, source, target, pad=10), loss, rtol=1e-5)
 
 

@@ -20,6 +20,7 @@ from vit_jax.models.stack import POLICIES
 from vit_jax.models.state import merge
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
+from vit_jax.tasks.can import Counts
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.announce import announce
 from vit_jax.training.job import open_data, open_job
@@ -126,7 +127,7 @@ def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(n
         def loss(tree):
             network = merge(made, tree)
             batch = task.prepare(batch_of(run, 0), keys)
-            return task.loss(network, batch, keys, task.denominator(batch))[0]
+            return task.loss(network, batch, keys, task.able(Counts).denominator(batch))[0]
 
         weights = unflatten({n: jnp.asarray(x, parameters) for n, x in tree.items()})
         value, gradients = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)(weights)

@@ -17,6 +17,7 @@ from vit_jax.files.digests import with_digest
 from vit_jax.runs.values import with_fields
 from vit_jax.scores.calibration import class_temperature, set_temperature
 from vit_jax.scores.classes import choose_thresholds
+from vit_jax.tasks.can import Examines, Tabulates
 
 pytestmark = pytest.mark.usefixtures("without_pictures", "quick_compilation")
 SMALL = {
@@ -136,7 +137,7 @@ def test_probabilities_are_written_with_the_digits_of_float32_and_with_the_truth
     assert table[0] == ["file", *net.class_names] and [row[0] for row in table[1:]] == files
     values = np.array([row[1:] for row in table[1:]]).astype(np.float32)
     np.testing.assert_array_equal(values, net.values(images[:9]).astype(np.float32))
-    header, rows = net.task.values_table(*measured(net, folder, images, labels))
+    header, rows = net.task.able(Tabulates).values(*measured(net, folder, images, labels))
     rows = list(rows)
     assert header == ("file", *(["true"] if kind == "class" else [f"true {k}" for k in range(3)]), *net.class_names)
     truth = [[float(x) for x in row[1 : len(header) - len(net.class_names)]] for row in rows]
@@ -153,7 +154,7 @@ def measured(net, folder, images, labels):
     definition, tree = split_model(net.model)
     evaluator, split = Evaluator(net.run.model, definition, net.task), data.splits["test"]
     out = evaluator.outputs_of(evaluator.to_devices(tree), split, 32)
-    return split, net.task.examine(net.run.model, split, out)
+    return split, net.task.able(Examines).examine(net.run.model, split, out)
 
 
 def test_a_validation_split_without_any_label_is_refused(tmp_path):
@@ -178,7 +179,8 @@ class Grouped(list):
 
 def test_intervals_are_of_groups_where_examples_belong_together():
     split = Grouped(range(40))
-    task = SimpleNamespace(resample=lambda config, split, out: {"mean": out["x"].mean()})
+    means = SimpleNamespace(resample=lambda config, split, out: {"mean": out["x"].mean()})
+    task = SimpleNamespace(able=lambda what: means)
     found = _intervals(task, SimpleNamespace(model=None), split, {"x": split.groups * 1.0}, 30)
     assert len(split.drawn) == 30 and all((np.bincount(split.groups[rows]) % 4 == 0).all() for rows in split.drawn)
     assert found["mean"][0] < 4.5 < found["mean"][1]

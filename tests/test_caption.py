@@ -17,6 +17,7 @@ from vit_jax.data.captions import shapes
 from vit_jax.data.captions.caption_set import touched_patches
 from vit_jax.errors import UserError
 from vit_jax.runs import Run
+from vit_jax.tasks.can import Counts
 from vit_jax.tasks.caption.learn import in_boxes
 from vit_jax.tasks.computed import task_class, task_of
 
@@ -241,7 +242,8 @@ def test_torch_learns_the_same_task(trained):
     for kind in ("torch", "fairseq"):
         smooth = replace(run, loss=replace(run.loss, label_smoothing=0.1, smoothing=kind))
         task, twin = task_of(smooth, data.metadata()), twin_of(smooth)(smooth, data.metadata())
-        loss = task.loss(net.model, batch, jax.random.split(jax.random.key(0), 6), task.denominator(batch))[0]
+        keys, count = jax.random.split(jax.random.key(0), 6), task.able(Counts).denominator(batch)
+        loss = task.loss(net.model, batch, keys, count)[0]
         assert float(loss) == pytest.approx(twin.loss(model, tensors, torch.float32).item(), rel=1e-5)
         losses.append(float(loss))
     assert abs(losses[0] - losses[1]) > 1e-3

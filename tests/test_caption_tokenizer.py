@@ -11,6 +11,7 @@ from PIL import Image
 import vit_jax
 from vit_jax.data.captions import open as captions
 from vit_jax.data.captions import shapes
+from vit_jax.tasks.can import Searches
 
 END = "<|endoftext|>"
 # Of the form of GPT-2, and trained no longer than it takes to say different captions of different pictures.
@@ -60,7 +61,7 @@ def test_a_folder_is_what_generate_says_and_goes_back_with_all_its_files(inside,
     images = torch.from_numpy(np.ascontiguousarray(np.asarray(net.inputs(pixels)).transpose(0, 3, 1, 2)))
     for beam in (1, 4):
         out = model.generate(pixel_values=images, num_beams=beam)
-        searching = replace(net, task=net.task.searching({**vars(net.task.decoding), "beam": beam}))
+        searching = replace(net, task=net.task.able(Searches).with_settings({**vars(net.task.decoding), "beam": beam}))
         said = searching.predict(pixels)
         assert said == tokenizer.batch_decode(out, skip_special_tokens=True)
         ids = [net.task.target.encode(text).tolist() for text in said]

@@ -374,7 +374,7 @@ def refusals_of(network):
 # Everything that check_run calls: the functions of its module but those of what training needs besides a config, and
 # all checks in the files of tasks but a teacher's.
 BESIDES = {checks.check_complete, checks.check_trained, checks.check_name}
-OF_LOSSES = {"check_loss", "_check_kind", "_check_augment"}  # which tests/test_losses.py tries
+OF_LOSSES = {"check_loss", "_check_augment"}  # which tests/test_losses.py tries
 OF_A_RUN = [*({*functions_of(checks)} - BESIDES), *functions_of(augmentation), image_spec.check_images]
 for spec in TASKS.values():
     also = [f for f in checks_of(inspect.getmodule(spec)) if "teacher" not in inspect.signature(f).parameters]

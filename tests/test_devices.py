@@ -26,7 +26,7 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.models.build import definition, start
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.pmap import make_engine
+from vit_jax.training.job import make_engine
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.commands import train as command
 

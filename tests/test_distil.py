@@ -36,6 +36,7 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
+from vit_jax.tasks.can import HasFrozen
 from vit_jax.tasks.classify import distil
 from vit_jax.tasks.classify.distil_spec import DistilLoss
 from vit_jax.tasks.computed import task_of
@@ -90,7 +91,7 @@ def a_teacher(model=TEACHER, path="t", names=(), **preprocess):
 
 def taught(run, teacher=None):
     task = task_of(run, {"preprocess": {"mean": [0.45, 0.5, 0.55], "std": [0.2, 0.3, 0.25]}})
-    return task.load_frozen_arrays(teacher or a_teacher())
+    return task.able(HasFrozen).load(teacher or a_teacher())
 
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -153,7 +154,7 @@ def test_a_teacher_is_built_for_the_devices_that_compute_it(monkeypatch):
     monkeypatch.setattr(lowering, "rounds_factors", lambda dtype, target: dtype == "bfloat16" and target is HERE)
     task = task_of(a_run(compute_dtype="bfloat16"), {"preprocess": {"mean": MEAN, "std": STD}})
     for target, dtype in ((HERE, "float32"), (read_target("h100"), "bfloat16"), (read_target("v5e:2x2"), "bfloat16")):
-        found = task.load_frozen_arrays(a_teacher(), target)
+        found = task.able(HasFrozen).load(a_teacher(), target)
         assert merge(found.teacher, found.frozen_arrays["parameters"]).dtype == dtype
 
 
@@ -310,7 +311,7 @@ def test_a_teacher_is_what_load_opens(folder, digits_run, tmp_path):
     path = str(digits_run) if folder else str(vit_jax.export(known, tmp_path / "t.safetensors")[0])
     run = a_run(replace(STUDENT, channels=1, classes=10), teacher=path)
     pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1)).astype(np.uint8)
-    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).load_frozen_arrays(open_teacher(run))
+    task = task_of(run, {"preprocess": {"mean": [0.1], "std": [0.2]}}).able(HasFrozen).load(open_teacher(run))
     np.testing.assert_allclose(jax.jit(task.teacher_logits)(pixels), known.logits(pixels), atol=1e-5)
 
 

@@ -11,6 +11,9 @@ from tests.installed import library
 from tests.parity.cases import T5
 from tests.test_tokenizer_classes import spiece, write
 from vit_jax.errors import UserError
+from vit_jax.models.transformer import Transformer
+from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.tasks.translate.encoding import encode
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 SIZES = dict(d_model=24, d_kv=7, d_ff=40, num_layers=3, num_heads=2)
@@ -130,3 +133,14 @@ def test_a_program_of_the_encoder_gives_the_vectors_of_transformers(suffix, tran
         ids = np.random.default_rng(0).integers(3, 256, shape, np.int32)
         mask = np.arange(shape[1]) < np.array([[shape[1]], [shape[1] // 2]])[: shape[0]]
         np.testing.assert_allclose(run(ids, mask), theirs(encoder, ids.astype(int), mask), rtol=0, atol=2e-5)
+
+
+def test_a_text_is_not_padded_beyond_the_longest_that_the_network_takes():
+    """Nine ids would fill up to sixteen, and twelve positions are learned."""
+    config = TransformerConfig(
+        width=8, heads=2, hidden=8, encoder_depth=1, decoder_depth=1, source_vocabulary=20, target_vocabulary=20,
+        outputs=20, position="learned", max_length=12,
+    )  # fmt: skip
+    model, ids = Transformer(config, rngs=nnx.Rngs(0)), np.arange(1, 10)
+    found = encode(model, ids, None, 0, batch=1)
+    np.testing.assert_allclose(found.memory, model.encode(ids[None])[0], atol=1e-6)

@@ -15,9 +15,9 @@ from vit_jax.data.images.pixels import Images
 from vit_jax.data.images.preprocess import Preprocess
 from vit_jax.data.images.sources.arrays import Arrays
 from vit_jax.data.images.splits import Split
+from vit_jax.kinds import classes as scores
+from vit_jax.kinds.classes import Classes
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.classify import score as scores
-from vit_jax.tasks.classify.classes import ClassKind
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.training.engine.devices import Devices
 from vit_jax.training.engine.evaluator import Evaluator
@@ -109,7 +109,7 @@ class Counting(Evaluator):
     def __init__(self):
         self.sizes, self.seen = [], []
         self.config = ViTConfig(classes=3)
-        self.task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(NAMED))
+        self.task = Classify(ImageAugment(), (0.0,), (1.0,), Classes(NAMED))
         self.devices, self.between = Devices(1), lambda: None
 
     def outputs(self, parameters, batch):
@@ -140,7 +140,7 @@ def test_every_example_counts_once_with_a_partial_last_batch(batch):
 def test_top_5_is_counted_exactly_and_agrees_with_accuracy_where_logits_are_equal():
     """Against sorting the logits, which are integers, so that many are equal; and against scikit-learn without them."""
     random = np.random.default_rng(0)
-    task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(Outputs("class", tuple("abcdefghi"))))
+    task = Classify(ImageAugment(), (0.0,), (1.0,), Classes(Outputs("class", tuple("abcdefghi"))))
     for logits in (
         random.integers(-2, 3, (200, 9)).astype(np.float32),
         random.normal(size=(200, 9)).astype(np.float32),
@@ -158,7 +158,7 @@ def test_top_5_is_counted_exactly_and_agrees_with_accuracy_where_logits_are_equa
 
 
 def test_a_network_of_nans_has_nothing_right():
-    task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(NAMED))
+    task = Classify(ImageAugment(), (0.0,), (1.0,), Classes(NAMED))
     batch = {"image": np.zeros((3, 1, 1, 1), np.uint8), "label": np.array([0, 1, 5])}
     out = task.outputs(Fixed(np.full((3, 6), np.nan, np.float32)), batch)
     assert np.asarray(out["rank"]).tolist() == [6, 6, 6]

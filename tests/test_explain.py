@@ -24,6 +24,7 @@ from vit_jax.extras.explain import capability, relevance
 from vit_jax.extras.explain.capability import WORDS
 from vit_jax.extras.explain.classify import explain, insertion_deletion
 from vit_jax.figures.attention import rollout
+from vit_jax.kinds.table import KINDS
 from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.resnet_config import ResNetConfig
@@ -32,7 +33,6 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.models.vit_options import MAPS
 from vit_jax.tasks.classify import use
-from vit_jax.tasks.classify.learn import KINDS
 
 STEPS = 5
 SIZE = {"image": (8, 12), "patch": 4, "width": 8, "depth": 3, "heads": 2, "hidden": 12, "classes": 5}
@@ -425,3 +425,12 @@ def test_explanations_point_at_what_a_trained_network_must_have_seen(fields, tmp
             read = relevance.read_by_head
             monkeypatch.setattr(relevance, "read_by_head", lambda c, n: np.roll(read(c, n), 5))
             assert points("rollout") < min(right - 0.1, 0.6)  # of another token
+
+
+@pytest.mark.parametrize(("size", "grid"), [((7, 10), (3, 4)), ((8, 8), (4, 4)), ((5, 9), (2, 7))])
+def test_the_cells_that_are_summed_are_those_that_pixels_are_in(size, grid):
+    values = np.random.default_rng(0).normal(size=(*size, 2))
+    cells, expected = relevance.cell_of_pixel(size, grid), np.zeros(grid)
+    for row, column in np.ndindex(size):
+        expected[divmod(int(cells[row, column]), grid[1])] += values[row, column].sum()
+    np.testing.assert_allclose(relevance.sum_cells(values, grid), expected)

@@ -5,8 +5,9 @@ import pytest
 from PIL import Image
 
 from tests.image_sources import a_run, names, open_dataset
-from vit_jax.data.order import Positives, assign_folds, hold_out_groups, permutation
+from vit_jax.data.order import assign_folds, hold_out_groups, permutation
 from vit_jax.errors import UserError
+from vit_jax.kinds.labels import Positives
 
 
 def by_hand(labels, groups, folds, *seed):

@@ -21,8 +21,9 @@ from vit_jax import runs
 from vit_jax.data.base import GivenData
 from vit_jax.errors import UserError
 from vit_jax.runs.values import to_dict
+from vit_jax.tasks.can import MeasuresOthers
 from vit_jax.tasks.computed import task_class
-from vit_jax.training.loop import Loop
+from vit_jax.training.loop import Evaluating
 
 pytestmark = pytest.mark.usefixtures("working_folder")
 RANDOM = np.random.default_rng(0)
@@ -274,15 +275,15 @@ def test_other_arrays_are_another_run(trained, capsys):
 
 
 def test_a_stopped_cell_saves_and_raises_keyboard_interrupt_and_the_same_call_goes_on(trained, monkeypatch, capsys):
-    after_step = Loop._after_step
+    after_step = Evaluating.after_step
 
-    def stop(loop, meter):
-        after_step(loop, meter)
+    def stop(evaluating):
+        after_step(evaluating)
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="saved at step 1; go on") as told:
-        patch.setattr(Loop, "_after_step", stop)
+        patch.setattr(Evaluating, "after_step", stop)
         try:
             vit_jax.train(tiny(name="stopped"), data=(IMAGES, LABELS))
         except Exception:
@@ -419,7 +420,8 @@ def test_pairs_of_texts_are_those_of_the_same_files(tmp_path):
         assert task.open_data(run, GivenData(sequence)).identity == given.identity
     own = task.open_data(run, GivenData({"train": PAIRS[:30], "test": PAIRS[30:]}))
     assert len(own.splits["test"]) == 10
-    other = task.open_other_data(run, given.metadata(), "", GivenData({"validation": PAIRS[:9], "train": PAIRS}))
+    measures = task.from_run(run, given.metadata()).able(MeasuresOthers)
+    other = measures.open_data(run, given.metadata(), "", GivenData({"validation": PAIRS[:9], "train": PAIRS}))
     assert (other.name, len(other.split), other.total) == ("validation", 9, 49)
     assert other.split.source[3].tolist() == [*of_files.source.encode("one d"), *[0] * 14]
     python = replace(run, data=replace(run.data, source="pairs"))

@@ -16,7 +16,7 @@ from vit_jax.extras.report import contents, tables
 from vit_jax.reports import compare
 from vit_jax.runs import Run
 from vit_jax.runs.record import own_schedule
-from vit_jax.training.loop import Loop
+from vit_jax.training.loop import Evaluating
 from vit_jax.training.train import train
 from vit_jax.weights.checkpoint import Checkpoints
 
@@ -124,13 +124,13 @@ def test_after_early_stopping_patience_begins_anew(monkeypatch, tmp_path):
     run, stopping = replace(CONSTANT, patience=1), Run(tmp_path / "early")
     measured = []
 
-    def worse(loop, name, split, *given, measure=Loop.measure):
-        found = measure(loop, name, split, *given)
+    def worse(evaluating, name, split, *given, measure=Evaluating.measure):
+        found = measure(evaluating, name, split, *given)
         measured.append(name)
-        lower = {loop.job.task.selection_metric[0]: 0.5 - len(measured) / 100}
+        lower = {evaluating.loop.job.task.selection_metric[0]: 0.5 - len(measured) / 100}
         return {kind: replace(each, metrics={**each.metrics, **lower}) for kind, each in found.items()}
 
-    monkeypatch.setattr(Loop, "measure", worse)
+    monkeypatch.setattr(Evaluating, "measure", worse)
     assert train(run, preset="digits", folder=stopping)["step"] == 2 * EPOCH
     assert on(stopping)["step"] == 2 * EPOCH
     with monkeypatch.context() as patch, pytest.raises(Crash):

@@ -393,7 +393,7 @@ def begin(line):
     name, options, _ = command.parse(shlex.split(line))
     folder = Run(Path("runs") / name)
     run = options.run()
-    Loop(open_job(run, open_data(run), folder, name), Caught()).log.close()
+    Loop(open_job(run, open_data(run), folder, name), Caught()).recording.log.close()
     return folder
 
 

@@ -33,7 +33,7 @@ from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices, step
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.optim import Optimizer
-from vit_jax.training.engine.pmap import make_engine
+from vit_jax.training.job import make_engine
 from vit_jax.weights.checkpoint import Checkpoints
 
 VIT = ViTConfig(image=8, channels=1, patch=4, classes=10, width=8, depth=2, heads=2, hidden=12)

@@ -17,9 +17,9 @@ from vit_jax.config.outputs import Outputs
 from vit_jax.config.run import LossConfig
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
+from vit_jax.kinds.balance import class_weights, label_weights, log_prior
+from vit_jax.kinds.table import kind_of
 from vit_jax.runs.check import check_run
-from vit_jax.tasks.classify.balance import class_weights, label_weights, log_prior
-from vit_jax.tasks.classify.learn import kind_of
 from vit_jax.tasks.classify.spec import check_loss
 from vit_jax.training.engine.step import mean_over_microbatches
 
@@ -285,3 +285,10 @@ def test_an_augmentation_to_come_is_refused_of_numbers():
         UserError, match=r"augment.grid is 0.5, but data.target is number.* set augment.grid to 0.0; or"
     ):
         check_loss(dataclasses.replace(run, augment=Newer(grid=0.5)), "number")
+
+
+def test_the_mean_error_of_numbers_is_in_the_units_of_the_data():
+    kind = kind_of(Outputs("number", ("a", "b"), mean=(5.0, 0.0), std=(10.0, 2.0)))
+    logits, label = jnp.zeros((3, 2)), jnp.array([[1.0, 0], [0, 1], [-1, 1]])
+    loss, metrics = kind.loss(logits, {"label": label}, None)
+    assert float(loss) == pytest.approx(4 / 6) and float(metrics["mae"]) == pytest.approx((10 + 2 + 10 + 2) / 6)

@@ -14,6 +14,7 @@ from vit_jax.models.build import definition
 from vit_jax.models.fused import NARROW
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.tasks.can import HasFrozen
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.table import task_spec
 from vit_jax.training.engine.engine import Engine
@@ -67,7 +68,7 @@ def test_the_steps_of_a_preset_are_lowered_for_each_platform(name):
     open_sizes = {size: 10 for size in run.model.marked("from_data") if not value_at(run.model, size)}
     given = task_spec(run.task).stand_in(replace(run, model=run.model.with_sizes(open_sizes)))
     run = given.run
-    task = task_of(run, given.metadata).load_frozen_arrays(a_teacher(getattr(run.model, "channels", 1)))
+    task = task_of(run, given.metadata).able(HasFrozen).load(a_teacher(getattr(run.model, "channels", 1)))
     define, optimizer = partial(definition, run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
     engine, evaluator = Engine(run, define, task, optimizer), Evaluator(run.model, define(), task)
     weights = unflatten({name: abstract(shape, np.float32) for name, shape in run.model.shapes().items()})

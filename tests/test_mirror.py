@@ -176,15 +176,32 @@ def test_a_second_writer_is_refused_and_a_dead_one_followed(bucket, tmp_path):
     second.release()
     assert Mirror(store, tmp_path / "read").pull(said.append) and held(tmp_path / "read") == saved(tmp_path, 2)
     third = take(store, tmp_path / "third", lives=lambda place: None)  # at once: the second has said that it ended
-    third.release()
+    # One that ends while the next looks whether it lives is not in the way, though it lived then.
+    fourth = take(store_of("s3://bucket/run"), tmp_path / "fourth", lives=lambda place: third.release() or True)
+    fourth.release()
+
+
+def test_a_copy_of_the_same_size_with_other_content_is_brought_anew(bucket, tmp_path):
+    mine = take(store_of("s3://bucket/run"), tmp_path / "mine")
+    save(tmp_path / "mine", 1)
+    mine.commit()
+    mine.release()
+    assert Mirror(store_of("s3://bucket/run"), tmp_path / "read").pull(print)
+    (tmp_path / "read/checkpoints/1/array").write_bytes(bytes(100))
+    assert Mirror(store_of("s3://bucket/run"), tmp_path / "read").pull(print)
+    assert held(tmp_path / "read") == saved(tmp_path, 1)
 
 
 @pytest.mark.parametrize(
     "harm",
-    ["changed", "record", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gone", "short", "newest", "late"))],
+    [
+        *("changed", "record", "ahead", "copied"),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("gone", "short", "newest", "late")),
+    ],
 )
 def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
     mine, said = take(store_of("s3://bucket/run"), tmp_path / "mine"), []
+    first = bucket.objects["run/records/00000001.json"]  # of no files
     for number in (1, 2):
         save(tmp_path / "mine", number)
         mine.commit()
@@ -197,6 +214,10 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
         bucket.objects[array] = bucket.objects[array][:-1] if harm == "short" else bytes(100)
     elif harm == "record":
         bucket.objects[last] = bucket.objects[last].replace(b'"open"', b'"oben"')
+    elif harm == "ahead":  # of the records that are there
+        bucket.objects["run/records/newest.json"] = json.dumps({"number": mine.record.number + 5}).encode()
+    elif harm == "copied":  # over the newest, from under another number
+        bucket.objects[last] = first
     else:
         bucket.objects["run/records/newest.json"] = json.dumps({"number": mine.record.number - 1}).encode()
         bucket.faults[last] = "late"
@@ -204,7 +225,7 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
     if harm == "newest":
         del bucket.faults[last]
     assert Mirror(store_of("s3://bucket/run"), tmp_path / "read").pull(said.append)
-    expected = 2 if harm in ("newest", "late") else 1
+    expected = 2 if harm in ("newest", "late", "ahead") else 1
     assert held(tmp_path / "read") == saved(tmp_path, expected)
     assert bool(said) == (harm in ("gone", "short", "changed"))
     again = take(store_of("s3://bucket/run"), tmp_path / "again")
@@ -242,6 +263,10 @@ def test_a_host_that_does_not_answer_is_named_soon(monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{address}")
         with pytest.raises(UserError, match=f"{address} gave no answer in 0 seconds; check the network"):
             local_copy("s3://bucket/runs/digits")
+        silent.settimeout(0.2)
+        with pytest.raises(TimeoutError):  # it was asked once: what was never reached is not asked again and again
+            for _ in range(2):
+                silent.accept()
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from PIL import Image
 import vit_jax
 from vit_jax.errors import UserError
 from vit_jax.files.output import html_table
-from vit_jax.tasks.classify.classes import ClassKind
-from vit_jax.tasks.classify.score import score
+from vit_jax.kinds.classes import Classes, score
 from vit_jax.training.progress import HIDDEN, Progress, show_figures, telling
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (3, 8, 8)).astype(np.uint8)
@@ -138,7 +137,7 @@ def test_a_network_that_finds_rare_classes_has_learned_although_it_is_less_accur
     found = np.where(np.arange(210) % 10, truth, 1 - truth)  # 90 % of either class
     for predicted, learned in ((found, True), (np.roll(found, 105), False), (np.zeros(210, int), False)):
         result = score(truth, predicted, np.ones(len(truth)), None, (truth != predicted).astype(int), 2)
-        assert (ClassKind().at_chance(SimpleNamespace(labels=truth), result) == "") == learned
+        assert (Classes().at_chance(SimpleNamespace(labels=truth), result) == "") == learned
 
 
 WRONG = """vit_jax.train('digitz')

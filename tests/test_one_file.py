@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.runs import Run
+from vit_jax.tasks.can import HasFrozen
 
 OURS = ("memory", "cpu_seconds", "digits_per_second")  # of a row of metrics: the machine's, not the run's
 
@@ -159,11 +160,11 @@ def test_the_teacher_is_an_argument_of_the_compiled_step_and_is_neither_trained_
     from vit_jax.plugins import Plugin
     from vit_jax.training.engine.evaluator import Evaluator
     from vit_jax.training.engine.optim import Optimizer
-    from vit_jax.training.engine.pmap import make_engine
+    from vit_jax.training.job import make_engine
 
     monkeypatch.setitem(NETWORKS.ours, "perceptron", Plugin(ink.PerceptronConfig))
     run, table = ink.preset().run, ink.PerceptronConfig().parameters()
-    task = ink.Ink(128, (0.0,), (1.0,)).load_frozen_arrays(None)
+    task = ink.Ink(128, (0.0,), (1.0,)).able(HasFrozen).load(None)
     batch = {"image": np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), np.uint8), "label": np.zeros(4, np.int32)}
     for parallel in ("jit", "pmap"):
         engine = make_engine(

@@ -40,6 +40,7 @@ from vit_jax.models import build  # noqa: E402
 from vit_jax.models.layers import fold  # noqa: E402
 from vit_jax.models.vit_config import ViTConfig  # noqa: E402
 from vit_jax.runs import Run  # noqa: E402
+from vit_jax.tasks.can import Counts  # noqa: E402
 from vit_jax.tasks.computed import task_of  # noqa: E402
 from vit_jax.tasks.table import task_spec  # noqa: E402
 from vit_jax.training.engine.engine import Engine  # noqa: E402
@@ -131,7 +132,8 @@ def gradients():
     )
     keys = fold(jax.random.split(jax.random.key(0), 6), 0)  # of dropout, which is off
     return jax.jit(
-        lambda p, b: engine.gradients(engine.task, p, b, keys, engine.task.denominator(b))[2], compiler_options=QUICK
+        lambda p, b: engine.gradients(engine.task, p, b, keys, engine.task.able(Counts).denominator(b))[2],
+        compiler_options=QUICK,
     )
 
 

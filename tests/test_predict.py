@@ -29,6 +29,7 @@ from vit_jax.data.inputs import list_images, prepare_image
 from vit_jax.errors import UserError
 from vit_jax.figures import attention
 from vit_jax.files import places
+from vit_jax.kinds.classes import Classes, score
 from vit_jax.machine.hosts import ALONE
 from vit_jax.models.build import definition, start
 from vit_jax.models.state import merge, split_model
@@ -36,8 +37,6 @@ from vit_jax.models.vit import ViT, fixed_positions
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.classify import draw as classify_pictures
 from vit_jax.tasks.classify import use
-from vit_jax.tasks.classify.classes import ClassKind
-from vit_jax.tasks.classify.score import score
 from vit_jax.tasks.computed import task_class, task_of
 from vit_jax.tasks.predictor import BATCH
 from vit_jax.training import finish
@@ -52,7 +51,7 @@ TINY = shlex.split(
     "digits --model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32 --optim.schedule constant "
     "--optim.lr 0.01 --optim.weight-decay 0 --loss.label-smoothing 0 --batch 64 --ema 0.9"
 )
-KIND = ClassKind(Outputs("class", ("a", "b", "c")))
+KIND = Classes(Outputs("class", ("a", "b", "c")))
 FILES = 70  # more than predict takes at a time
 assert FILES > BATCH
 
@@ -533,8 +532,9 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
         data=dataset,
         evaluator=evaluator,
         hooks=Hooks(run),
+        epochs_of=lambda step: step / 2,
     )
-    loop = SimpleNamespace(job=job, run=run, state=State(SavedState(0, tree, {}, None), step=3), epoch=1.5)
+    loop = SimpleNamespace(job=job, state=State(SavedState(0, tree, {}, None), step=3))
     result = score(test, 1 - test, *[np.ones(len(test))] * 3, 2)
     monkeypatch.setattr(classify_pictures, "draw_confusion", lambda *a: None)
     monkeypatch.setattr(classify_pictures, "draw_per_class", lambda *a: None)
@@ -564,11 +564,10 @@ def test_images_of_other_channels_than_files_have(channels, tmp_path, monkeypatc
 def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypatch):
     """Those that validation chose, of their own step; without validation the last ones. Each figure says which."""
     shown = []
-    task = SimpleNamespace(
-        predictor=object,
-        selection_metric=("accuracy", 1),
-        pictures=lambda network, data, plots, samples, caption: shown.append((network, caption)) or ("", []),
+    draws = SimpleNamespace(
+        network=lambda network, data, plots, samples, caption: shown.append((network, caption)) or ("", [])
     )
+    task = SimpleNamespace(predictor=object, selection_metric=("accuracy", 1), able=lambda what: draws)
     monkeypatch.setattr("vit_jax.figures.curves.draw_curves", lambda *a: shown.append(a[-1]))
     run = runs.find("digits").config()
     last, raw, ema = (start(run.model, jax.random.key(seed)) for seed in range(3))
@@ -582,14 +581,13 @@ def test_the_pictures_of_a_run_are_of_its_best_weights(kind, tmp_path, monkeypat
         evaluator=SimpleNamespace(definition=definition(run.model)),
         hosts=ALONE,
         hooks=Hooks(run),
+        epochs_of=lambda step: step / 20,
     )
     loop = SimpleNamespace(
         job=job,
-        run=run,
         state=State(SavedState(0, last, {}, last), 60, {"step": 40, "weights": kind} if kind else None),
         engine=SimpleNamespace(gather=lambda state: state),
         checkpoints=SimpleNamespace(read=lambda step, _: saved if step == 40 else None),
-        epoch=3.0,
     )
     best = finish.best_weights(loop)
     finish.draw(loop, task, None, finish.whole(loop, best), best is not None)

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from vit_jax.extras.plan.hlo import read_arrays
-from vit_jax.extras.plan.program import read_program, read_text
+from vit_jax.extras.plan.program import Collective, read_program, read_text
 
 
 def compiled(function, *shapes, dtype=jnp.float32):
@@ -281,3 +281,9 @@ def test_of_branches_that_with_most_bytes_counts():
     inputs = ["%a = f32[8,8]{1,0} parameter(0)", "%i = s32[] parameter(1)"]
     assert read_text(entry(*inputs, line, before=branches)).bytes == 4 * 256
     assert np.isclose(read_text(entry(*inputs, line, before=branches)).count, 2)
+
+
+def test_of_a_group_on_unequal_hosts_the_smaller_share_has_to_send_the_most():
+    """Three devices of one host and one of another: all of what crosses leaves or enters the one."""
+    crossing = [Collective("all-gather", devices, 256, 0).crossing(4) for devices in ((0, 1, 2, 4), (0, 1, 4, 5))]
+    assert crossing == [128, 64]

@@ -57,8 +57,7 @@ from vit_jax.training import train as training
 from vit_jax.training.engine.engine import Engine
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.job import Job, open_data, open_job, plan
-from vit_jax.training.loop import Loop
-from vit_jax.training.stopping import Saver
+from vit_jax.training.stopping import Saver, Saving
 from vit_jax.training.train import train
 from vit_jax.weights import checkpoint
 from vit_jax.weights.checkpoint import Checkpoints
@@ -396,14 +395,14 @@ def minutes_a_step(monkeypatch) -> list[float]:
 
 
 def test_saves_come_by_the_minute_and_their_time_counts_in_no_speed(folder, monkeypatch):
-    clock, save, saved = minutes_a_step(monkeypatch), Loop.save, []
+    clock, save, saved = minutes_a_step(monkeypatch), Saving.save, []
 
-    def slow_save(loop):
-        save(loop)
-        saved.append(loop.state.step)
+    def slow_save(saving):
+        save(saving)
+        saved.append(saving.state.step)
         clock[0] += 3600
 
-    monkeypatch.setattr(Loop, "save", slow_save)
+    monkeypatch.setattr(Saving, "save", slow_save)
     go(folder, save_minutes=0.99)
     assert saved == [*range(2, STEPS + 1)]  # the clock starts once the first step is compiled
     speeds = [row["images_per_second"] for row in folder.metrics() if row["kind"] == "train"]

@@ -347,3 +347,20 @@ def test_rouge_is_that_of_rouge_score_on_random_texts():
         text, reference = (" ".join(rng.choice(words, rng.integers(25))) for _ in range(2))
         theirs = [each.fmeasure * 100 for each in scorer.score(reference, text).values()]
         assert np.allclose([rouge([text], [reference])[name] for name in NAMES], theirs), (text, reference)
+
+
+def test_the_guess_is_the_class_that_is_confident_though_another_is_more_probable():
+    """Class 0 usually has .9, class 1 .3: with .5 and .4 an image is confidently of class 1 alone."""
+    p = np.array([[0.9, 0.05, 0.05]] * 2 + [[0.4, 0.3, 0.3]] * 2 + [[0.1, 0.1, 0.8], [0.5, 0.4, 0.1]])
+    found = suspect_classes(np.array([0, 0, 1, 1, 2, 2]), p)
+    assert (found.images[0], found.guesses[0]) == (5, 1)
+
+
+def test_a_temperature_below_its_range_is_none_though_an_image_is_wrong():
+    logits = np.array([[1e-5, 0.0]] * 9 + [[0.0, 1e-5]])
+    assert class_temperature(np.zeros(10, int), logits) == (None, PARTED)
+
+
+def test_the_calibration_error_of_drawn_labels_is_the_same_in_whichever_order(draw):
+    p = draw.random(50)
+    assert error_of_drawn(p) == error_of_drawn(p[::-1]) == error_of_drawn(draw.permutation(p))

@@ -146,6 +146,7 @@ def test_names_are_read_as_webdataset_reads_them(tmp_path):
         ({"x": samples("ab")[1:]}, "the sample 0000 has no image, which others have"),
         ({"x": samples("ab"), "y": samples("ab")[::2]}, "x.tar has cls, and y.tar has none"),
         ({"x": [*samples("ab"), *samples("a")]}, "has the sample 0000 in two places"),
+        ({"x": [*samples("ab")[2:], *samples("a"), *samples("ab")[2:]]}, "has the sample 0001 in two places"),
         ({"x": [*samples("a"), *samples("a")]}, "the sample 0000 has .png twice"),
         ({"x": [("a.png", png()), ("a.jpg", png()), ("a.cls", b"0")]}, "has two images, png and jpg"),
         ({"x": samples("a ")}, "x.tar 0001: its .cls is empty"),
@@ -393,6 +394,13 @@ def test_parquet_without_features_is_read_by_the_names_of_its_columns(tmp_path):
     assert (found.class_names, found.splits["train"].labels.tolist()) == (("a", "b", "c"), [1, 0, 1, 2])
     found = open_dataset(a_run(f"parquet:{tmp_path}/x.parquet", validation=0, test=0, labels=("age",), target="number"))
     assert found.splits["train"].source_labels.tolist() == [[1.5], [2], [3], [4]]
+    # Booleans are the classes 0 and 1, as in a table.
+    there = table.append_column("there", pa.array([False, True, True, False]))
+    pyarrow.parquet.write_table(there, tmp_path / "x.parquet")
+    found = open_dataset(
+        a_run(f"parquet:{tmp_path}/x.parquet", validation=0, test=0, labels=("there",), target="class")
+    )
+    assert (found.class_names, found.splits["train"].labels.tolist()) == (("0", "1"), [0, 1, 1, 0])
     pyarrow.parquet.write_table(table.drop_columns(["img"]), tmp_path / "x.parquet")
     with pytest.raises(UserError, match=r"x\.parquet row 0 has no image"):
         open_dataset(a_run(f"parquet:{tmp_path}/x.parquet"))

@@ -11,6 +11,7 @@ import os
 import random
 import subprocess
 import sys
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +26,13 @@ from vit_jax.config.trees import flatten, unflatten
 from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.extras.plan.program import read_program
+from vit_jax.kinds.classes import Classes
 from vit_jax.machine.division import check_shares
 from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.classify.classes import ClassKind
+from vit_jax.tasks.can import Examines
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices
@@ -38,9 +40,9 @@ from vit_jax.training.engine.engine import BINS, histogram
 from vit_jax.training.engine.evaluator import Evaluator
 from vit_jax.training.engine.optim import Optimizer
 from vit_jax.training.engine.parameters import FewKernels
-from vit_jax.training.engine.pmap import make_engine
 from vit_jax.training.engine.step import example_keys
-from vit_jax.training.log import Batches, steps_together
+from vit_jax.training.job import make_engine
+from vit_jax.training.loop import Batches, steps_together
 from vit_jax.training.stopping import on_host
 
 STEPS = 10
@@ -77,13 +79,13 @@ def to_host(engine, state):
 class Regression:
     """Squared error of a linear map whose input is disturbed by a draw of each example's own."""
 
-    frozen_arrays, auxiliary_in_outputs = {}, False
+    frozen_arrays: ClassVar = {}
 
     def prepare(self, batch, keys):
         return batch
 
-    def denominator(self, batch):
-        return None
+    def able(self, what):
+        return what(self)
 
     def loss(self, model, batch, keys, denominator):
         noise = jax.vmap(lambda key: jax.random.uniform(key, (3,), batch["x"].dtype))(keys)
@@ -252,7 +254,7 @@ def test_each_loss_takes_labels_and_targets_and_smooths_both(name, mixed, e):
         "binary": -(smooth * np.log(s) + (1 - smooth) * np.log(1 - s)).mean(-1),
     }
     with jax.enable_x64(True):
-        task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(settings=LossConfig(name=name, label_smoothing=e)))
+        task = Classify(ImageAugment(), (0.0,), (1.0,), Classes(settings=LossConfig(name=name, label_smoothing=e)))
         loss, metrics = task.loss(Fixed(LOGITS), batch, jax.random.split(jax.random.key(0), 4))
     assert float(loss) == pytest.approx(losses[name].mean(), rel=1e-12)
     assert float(metrics["accuracy"]) == (LOGITS.argmax(-1) == target.argmax(-1)).mean()
@@ -270,9 +272,9 @@ def test_with_mirror_images_the_logits_of_both_are_averaged_and_the_plain_figure
     images = np.random.default_rng(0).integers(0, 256, (4, 2, 3, 1)).astype(np.uint8)
     batch, task = (
         {**BATCH, "image": images},
-        Classify(ImageAugment(), (0.3,), (0.5,), ClassKind(settings=LossConfig(label_smoothing=0.1))),
+        Classify(ImageAugment(), (0.3,), (0.5,), Classes(settings=LossConfig(label_smoothing=0.1))),
     )
-    plain, both = task.outputs(Pixels(), batch), task.mirrored().outputs(Pixels(), batch)
+    plain, both = task.outputs(Pixels(), batch), task.able(Examines).mirrored().outputs(Pixels(), batch)
     x = ((images[:, 0, :, 0] / 255 - 0.3) / 0.5) ** 2
     mean = (x + x[:, ::-1]) / 2
     losses = np.log(np.exp(mean).sum(-1)) - mean[np.arange(4), BATCH["label"]]

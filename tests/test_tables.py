@@ -12,13 +12,13 @@ from PIL import Image
 
 from tests.image_sources import a_run, open_dataset
 from vit_jax.config.outputs import Outputs
-from vit_jax.data.images.labels import labels_of
 from vit_jax.data.images.sources.layout import WHOLE
 from vit_jax.data.images.tables.columns import Declared
 from vit_jax.data.images.tables.files import find_table, metadata_in
 from vit_jax.data.images.tables.open import describe, open_table, open_test_table, read_table
 from vit_jax.data.images.tables.rows import read_rows
 from vit_jax.errors import UserError
+from vit_jax.kinds.table import kind_of
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +225,7 @@ def test_json_lines_hold_what_a_csv_file_holds_and_lists(root):
         ("image,label\ni0,a\n" + "".join(f"x{i},a\n" for i in range(7)), {},
          "7 of its 8 images are not in T: 'x0' (line 3), 'x1' (line 4), 'x2' (line 5), 'x3' (line 6), 'x4' (line 7), "),
         ("image,label\ni0.png,a\ni1,b\n./i0,b\n", {}, "line 4, column image: is the image of line 2 again"),
+        ("image,label,split\ni0.png,a,train\ni1,b,train\n./i0,a,test\n", {}, "line 4, column image: is the image of"),
     ],
 )  # fmt: skip
 def test_what_can_be_read_in_two_ways_or_in_none_is_said_in_one_sentence(root, text, stated, said):
@@ -299,12 +300,17 @@ def test_what_was_understood_is_said(root):
     assert counts == "MEL 1, NV 1; images with none of them: 1; unknown cells, which are not learned from: 1"
 
 
+def of_network(source, network):
+    """The labels of a source without splits, as a network has them."""
+    return kind_of(source.outputs).matched("", "", source.splits[WHOLE].labels, network.names)
+
+
 def test_labels_of_another_table_are_those_of_the_network_by_name(root):
     """In another order, with a label that the network lacks a column of, and with classes that are not there."""
     network = Outputs("set", ("a", "b", "c"))
     place = written(root, rows("image,c,age,a", ("1,30,0", "0,40,", "1,50,1")))
     source = open_test_table(place, Declared(labels=("a", "b", "c")), network)
-    labels, _ = labels_of(network).matched("", WHOLE, source, network.names)
+    labels, _ = of_network(source, network)
     assert labels.tolist() == [[0, -1, 1], [-1, -1, 0], [1, -1, 1]]
     assert open_test_table(place, Declared(separator=" "), network).splits[WHOLE].labels.shape == (3, 2)
     cells = written(root, rows("image,what", ("c a", "", "b")))
@@ -313,7 +319,7 @@ def test_labels_of_another_table_are_those_of_the_network_by_name(root):
     network = Outputs("class", ("9", "a", "c"))
     for text in (rows("image,label", "cac"), rows("image,c,n,a", ("1,5,0", "0,5,1", "1,5,0"))):
         source = open_test_table(written(root, text), Declared(), network)
-        assert labels_of(network).matched("", WHOLE, source, network.names)[0].tolist() == [2, 1, 2]
+        assert of_network(source, network)[0].tolist() == [2, 1, 2]
     network = Outputs("number", ("y", "x"))
     source = open_test_table(written(root, rows("image,x,y", ("1,2", "3,4"))), Declared(), network)
-    assert labels_of(network).matched("", WHOLE, source, network.names)[0].tolist() == [[2, 1], [4, 3]]
+    assert of_network(source, network)[0].tolist() == [[2, 1], [4, 3]]

@@ -9,9 +9,10 @@ import vit_jax
 from vit_jax.data.base import GivenData
 from vit_jax.data.images.config import ImageData
 from vit_jax.data.images.open import open_images
-from vit_jax.data.images.sources.arrays import typed_labels
-from vit_jax.data.order import Positives, hold_out_groups
+from vit_jax.data.order import hold_out_groups
 from vit_jax.errors import UserError
+from vit_jax.kinds.labels import Positives
+from vit_jax.kinds.table import typed_labels
 from vit_jax.plugins import Plugin
 from vit_jax.presets.images import digits
 from vit_jax.presets.table import PRESETS

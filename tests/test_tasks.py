@@ -12,17 +12,24 @@ from vit_jax.data.images.config import ImageData
 from vit_jax.errors import UserError
 from vit_jax.models.vit_config import ViTConfig
 from vit_jax.tasks.base import Task
+from vit_jax.tasks.can import MeasuresOthers, Tabulates
 from vit_jax.tasks.predictor import Answer, Predictor, Trained
 from vit_jax.tasks.spec import TaskSpec
 
+
+class Counted(Predictor):
+    """A network whose answers are the numbers of inputs."""
+
+    def answers(self, inputs, top, first):
+        return [Answer(each, first + i, "", [], ()) for i, each in enumerate(inputs)]
+
+
 MEMBERS = {
+    "predictor": Counted,
     "open_data": classmethod(lambda cls, run, given=None, fetch=True: None),
     "from_run": classmethod(lambda cls, run, metadata: cls()),
     "loss": lambda self, model, batch, keys, denominator: (model, {}),
     "outputs": lambda self, model, batch: {},
-    "answers": lambda self, predictor, inputs, top, first: [
-        Answer(each, first + i, "", [], ()) for i, each in enumerate(inputs)
-    ],
 }
 SPEC = {"network": ViTConfig, "data": ImageData, "computes": "tests.test_tasks:Plain"}
 
@@ -36,7 +43,7 @@ class Plain(Task):
 @pytest.mark.parametrize("lacking", MEMBERS)
 def test_a_task_that_lacks_a_member_is_told_its_name_and_what_it_is_for(lacking):
     members = {name: member for name, member in MEMBERS.items() if name != lacking}
-    with pytest.raises(TypeError, match=rf"^Mine lacks {lacking}: a (class )?method that .*; define it in the class$"):
+    with pytest.raises(TypeError, match=rf"^Mine lacks {lacking}: (a|the) (class|method) .*; define it in the class$"):
         type("Mine", (Task,), members)
 
 
@@ -49,17 +56,17 @@ def test_a_spec_that_lacks_a_member_is_told_its_name_and_what_it_is_for(lacking)
 
 def test_a_part_of_a_task_may_leave_members_to_its_subclasses():
     class Part(Task, abstract=True):
-        unit: ClassVar[str] = "parts"
+        selection_metric: ClassVar[tuple[str, int]] = ("parts", 1)
 
-    with pytest.raises(TypeError, match=r"^Whole lacks open_data"):
+    with pytest.raises(TypeError, match=r"^Whole lacks predictor"):
         type("Whole", (Part,), {})
-    assert type("Whole", (Part,), MEMBERS)().unit == "parts"
+    assert type("Whole", (Part,), MEMBERS)().selection_metric == ("parts", 1)
 
 
 def predictor():
     run = type("Spec", (TaskSpec,), SPEC).untrained("plain", ViTConfig())
     assert run == RunConfig("plain", ViTConfig(), ImageData(source="unknown"), optim=OptimConfig(name="sgd"))
-    return Predictor(None, Plain(), Trained(run, {"a": 1}, 7))
+    return Counted(None, Plain(), Trained(run, {"a": 1}, 7))
 
 
 def test_inputs_are_answered_batch_by_batch_and_counted_from_the_first():
@@ -84,11 +91,11 @@ def test_by_default_each_output_of_one_number_is_a_metric():
     outputs = {"predicted": np.arange(3), "loss": np.float32([1, 2, 6]), "map": np.zeros((3, 2))}
     result = Plain().score(None, None, outputs)
     assert result.metrics == {"loss": 3.0} and result.predicted is outputs["predicted"]
-    columns, rows = Plain().table(SimpleNamespace(name="image {}".format), result, {})
+    columns, rows = Plain().able(Tabulates).predicted(SimpleNamespace(name="image {}".format), result, {})
     assert columns == ("example", "predicted") and list(rows)[1] == ("image 1", "1")
 
 
 def test_other_data_is_refused_where_a_task_has_none():
     run = predictor().run
     with pytest.raises(UserError, match=re.escape("data.source is unknown, but a network of the task plain")):
-        Plain.open_other_data(run, {}, "")
+        Plain().able(MeasuresOthers).open_data(run, {}, "")

@@ -27,14 +27,14 @@ from vit_jax.models.transformer_config import TransformerConfig
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.tasks.base import Evaluation
+from vit_jax.tasks.can import Counts
 from vit_jax.tasks.generated import answer, said_exactly
 from vit_jax.tasks.next_token import token_losses
 from vit_jax.tasks.translate.learn import Translate
 from vit_jax.text.tokenizer import Ids
 from vit_jax.text.vocabulary import closed_vocabulary, count_words
 from vit_jax.training.engine.optim import Optimizer, learning_rate
-from vit_jax.training.engine.pmap import make_engine
-from vit_jax.training.job import open_data, open_job, plan
+from vit_jax.training.job import make_engine, open_data, open_job, plan
 from vit_jax.training.train import train
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -108,14 +108,14 @@ def network():
 def test_the_loss_is_torchs_over_real_tokens(smoothing):
     torch = pytest.importorskip("torch")
     its, model, batch = Translate(smoothing, 4, WORDS, WORDS), network(), {"source": SOURCE, "target": TARGET}
-    loss, metrics = its.loss(model, batch, None, its.denominator(batch))
+    loss, metrics = its.loss(model, batch, None, its.able(Counts).denominator(batch))
     read = [[1, 7, 8], [1, 9, 0]]
     logits = np.array(model(jnp.asarray(SOURCE[:2]), jnp.asarray(read), source_padding=jnp.asarray(SOURCE[:2] != 0)))
     labels = torch.tensor([[7, 8, 2], [9, 2, 0]])
     expected = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, ignore_index=0)(
         torch.tensor(logits).reshape(-1, V), labels.reshape(-1)
     )
-    assert float(its.denominator(batch)) == 5
+    assert float(its.able(Counts).denominator(batch)) == 5
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
     right = (logits.argmax(-1) == labels.numpy()) & (labels.numpy() != 0)
     assert float(metrics["accuracy"]) == pytest.approx(right.sum() / 5)
@@ -135,7 +135,7 @@ def test_ids_mean_nothing_but_what_the_tokenizer_says():
         (Translate(0.1, 4, marian, marian), moved, names),
     ):
         model, batch = merge(definition(C), parameters), {"source": name[SOURCE], "target": name[TARGET]}
-        loss, metrics = task.loss(model, batch, None, task.denominator(batch))
+        loss, metrics = task.loss(model, batch, None, task.able(Counts).denominator(batch))
         out = task.outputs(model, {k: v[:2] for k, v in batch.items()})
         said.append((float(loss), float(metrics["accuracy"]), np.asarray(out["predicted"]), out["tokens"].tolist()))
     (loss, right, words, tokens), (its_loss, its_right, its_words, its_tokens) = said
@@ -159,7 +159,7 @@ def test_the_row_of_padding_stays_where_it_is_zero_and_a_target_begins_with_it(z
         task = Translate(0.1, 4, SimpleNamespace(ids=its), SimpleNamespace(ids=its))
 
         def loss(tree, task=task):
-            return task.loss(merge(definition(C), tree), batch, None, task.denominator(batch))[0]
+            return task.loss(merge(definition(C), tree), batch, None, task.able(Counts).denominator(batch))[0]
 
         slopes[name] = flatten(jax.jit(jax.grad(loss))(tree))
     table = np.asarray(slopes["padding"]["target.embedding"])

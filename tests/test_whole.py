@@ -23,11 +23,12 @@ from vit_jax.config.dotted import value_at
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.run import LossConfig
 from vit_jax.config.trees import flatten, unflatten
+from vit_jax.kinds.table import kind_of
 from vit_jax.models.build import definition
 from vit_jax.presets.table import PRESETS, preset
+from vit_jax.tasks.can import HasFrozen
 from vit_jax.tasks.classify.distil import distillation_loss
 from vit_jax.tasks.classify.distil_spec import DistilLoss
-from vit_jax.tasks.classify.learn import kind_of
 from vit_jax.tasks.computed import task_of
 from vit_jax.tasks.next_token import mean_loss
 from vit_jax.training.engine.engine import BINS, Engine, histogram
@@ -184,7 +185,7 @@ def test_outputs_and_gradients_of_a_presets_batch_are_those_of_its_parts(name):
     run = preset(name).run
     open_sizes = {size: 10 for size in run.model.marked("from_data") if not value_at(run.model, size)}
     run = replace(run, model=shallow(run.model.with_sizes(open_sizes)))
-    task = task_of(run, METADATA).load_frozen_arrays(a_teacher(getattr(run.model, "channels", 1)))
+    task = task_of(run, METADATA).able(HasFrozen).load(a_teacher(getattr(run.model, "channels", 1)))
     define, optimizer = partial(definition, run.model), Optimizer(run.optim, 100, 10, run.model.parameters())
     engine, evaluator = Engine(run, define, task, optimizer), Evaluator(run.model, define(), task)
     draw, batch = np.random.default_rng(0), drawn(run)

@@ -1,6 +1,6 @@
 """Losses and metrics of what is learned of an image in PyTorch: one class, a set of labels, or numbers.
 
-The counterpart of vit_jax/tasks/classify/kind.py, and independent of it. K is the number of classes, labels or numbers.
+The counterpart of vit_jax/kinds/, and independent of it. K is the number of classes, labels or numbers.
 """
 
 from __future__ import annotations

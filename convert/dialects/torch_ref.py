@@ -6,12 +6,10 @@ a ViT's tokens and positions have a batch axis of length one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from vit_jax.config.network import NetworkConfig, Parameter
-from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.networks import NETWORKS
 from vit_jax.models.vit_config import ViTConfig
 
@@ -24,8 +22,7 @@ from .own import run_facts
 
 def rows(config: NetworkConfig) -> list[Row]:
     """One row for each parameter of a network, in the config's order."""
-    special = SPECIAL.get(config.name, lambda config, name, p: None)
-    return [special(config, name, p) or _row(name, p) for name, p in config.parameters().items()]
+    return [_special(config, name, p) or _row(name, p) for name, p in config.parameters().items()]
 
 
 def _row(name: str, p: Parameter) -> Row:
@@ -51,16 +48,17 @@ def _of_vit(config: ViTConfig, name: str, p: Parameter) -> Row | None:
     return row(name, name, p.shape, TOKENS if len(p.shape) == 2 else TOKEN) if p.kind in ("token", "position") else None
 
 
-def _of_captioner(config: CaptionerConfig, name: str, p: Parameter) -> Row | None:
-    """The row of a parameter of the captioner's ViT; None for all others."""
-    inner = name.removeprefix("vit.")
-    if config.encoder is None or inner == name:
+def _special(config: Any, name: str, p: Parameter) -> Row | None:
+    """The row of a parameter of a ViT, or of a ViT that is a part of a network, with its axes; None for all others."""
+    if isinstance(config, ViTConfig):
+        return _of_vit(config, name, p)
+    part, _, inner = name.partition(".")
+    if not isinstance(vit := getattr(config, part, None), ViTConfig):
         return None
-    found = _of_vit(config.encoder, inner, p) or _row(inner, p)
-    return replace(found, theirs=tuple(f"vit.{each}" for each in found.theirs), ours=(name,))
+    found = _of_vit(vit, inner, p) or _row(inner, p)
+    return replace(found, theirs=tuple(f"{part}.{each}" for each in found.theirs), ours=(name,))
 
 
-SPECIAL: dict[str, Callable[[Any, str, Parameter], Row | None]] = {"ViT": _of_vit, "Captioner": _of_captioner}
 # They can hold every config, but no field follows from their names: a file states it, or the user does.
 LAYOUTS = tuple(
     Layout(

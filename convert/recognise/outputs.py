@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from vit_jax.config.network import NetworkConfig
-from vit_jax.config.outputs import KINDS, UNSTATED, Outputs
+from vit_jax.config.outputs import UNSTATED, Outputs
 from vit_jax.errors import UserError
+from vit_jax.kinds.table import EMBEDDING, KINDS, class_of
 
 from ..layout import Layout
 
 TARGET = "target"  # what --set calls the kind of the outputs
-PLAIN = ("class", "embedding")  # kinds of a network with and without a head, of which a file need say nothing
 
 
 def count(c: NetworkConfig) -> int:
@@ -22,10 +22,10 @@ def count(c: NetworkConfig) -> int:
 
 
 def target(sets: Mapping[str, Any]) -> str:
-    """The kind of outputs that --set states. A key of KINDS; empty where none is stated."""
+    """The kind of outputs that --set states. One of them; empty where none is stated."""
     kind = sets.get(TARGET, "")
-    if kind and kind not in [*KINDS]:
-        raise UserError(f"fields {TARGET}={kind}", "there is no such kind", f"give one of {', '.join(KINDS)}")
+    if kind and kind not in (kinds := [*KINDS, EMBEDDING]):
+        raise UserError(f"fields {TARGET}={kind}", "there is no such kind", f"give one of {', '.join(kinds)}")
     return str(kind)
 
 
@@ -38,17 +38,17 @@ def of_class(layout: Layout, c: NetworkConfig, stated: Outputs) -> Outputs:
 def settle(c: NetworkConfig, stated: Outputs, asked: str, own: bool) -> Outputs:
     """The outputs of a network; their kind stays open where it has one output of which nobody states what it is."""
     if not count(c):
-        if asked not in ("", "embedding"):
+        if asked not in ("", EMBEDDING):
             raise UserError(f"fields {TARGET}={asked}", "this network has no head", "leave it out")
-        return Outputs("embedding") if "classes" in c.marked("from_data") else UNSTATED
+        return Outputs(EMBEDDING) if "classes" in c.marked("from_data") else UNSTATED
     if count(c) == 1 and not own and "class" in (asked, stated.kind):
         if asked == "class":
             raise UserError(f"fields {TARGET}=class", "this network has one output, and one class is no choice")
         stated = replace(stated, kind="")
     kind = asked or stated.kind or ("class" if own or count(c) > 1 else "")
-    if kind == stated.kind != "embedding":
+    if kind == stated.kind != EMBEDDING:
         return stated
-    return Outputs(kind, () if kind == "embedding" else stated.names)
+    return Outputs(kind, () if kind == EMBEDDING else stated.names)
 
 
 def unsettled(path: str, c: NetworkConfig, outputs: Outputs) -> UserError | None:
@@ -67,13 +67,14 @@ def note_contradicted(stated: Outputs, asked: str) -> list[str]:
     """A sentence where the kind of outputs that the user states, empty for none, is not the one of the source."""
     if not asked or not stated.kind or asked == stated.kind:
         return []
-    kinds = f"the source states outputs of the kind {stated.kind} ({KINDS[stated.kind]}), and they are read as {asked} "
-    return [f"{kinds}({KINDS[asked]}), as `fields {TARGET}={asked}` says"]
+    theirs, ours = (f"{kind} ({class_of(kind).says})" for kind in (stated.kind, asked))
+    told = f"the source states outputs of the kind {theirs}, and they are read as {ours}"
+    return [f"{told}, as `fields {TARGET}={asked}` says"]
 
 
 def note_assumed(source: Layout, target: Layout, c: NetworkConfig, stated: Outputs, outputs: Outputs) -> list[str]:
     """A sentence where the target states that outputs are classes, and the source could have said otherwise."""
-    if stated.kind or outputs.kind != "class" or "set" not in {*source.outputs(c)} & {*target.outputs(c)}:
+    if stated.kind or outputs.kind != "class" or len({*source.outputs(c)} & {*target.outputs(c)}) < 2:
         return []
     ways = " or ".join(f"`fields {TARGET}={kind}`" for kind in ("set", "number"))
     told = f"the source does not state problem_type, so its {count(c)} outputs are written as those of classes"
@@ -85,4 +86,4 @@ def unstated(layout: Layout, c: NetworkConfig, outputs: Outputs) -> list[str]:
     kind = outputs.kind
     if not count(c) or kind in ("", "class") or layout.holds_all or kind in layout.outputs(c):
         return []
-    return [f"outputs ({kind}: files of {layout.name} do not state that they are {KINDS[kind]})"]
+    return [f"outputs ({kind}: files of {layout.name} do not state that they are {class_of(kind).says})"]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from vit_jax.config.fields import are_texts
-from vit_jax.config.outputs import are_outputs
 from vit_jax.errors import UserError
+from vit_jax.kinds.table import are_outputs
 from vit_jax.models.networks import network_named
 from vit_jax.runs.values import from_dict, to_dict
 from vit_jax.tasks.table import metadata_checks

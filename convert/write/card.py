@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.config.outputs import KINDS
 from vit_jax.config.run import NO_DATA, RunConfig
 from vit_jax.files.terminal import version
+from vit_jax.kinds.table import EMBEDDING, class_of
 from vit_jax.runs import Run
 from vit_jax.tasks.table import task_spec
 
@@ -71,7 +71,7 @@ def _on_hub(text: str) -> str:
 
 def pipeline(plan: Plan, run: RunConfig | None) -> str:
     """What the hub calls the task of the network; empty where that is not known."""
-    if plan.facts.outputs.kind == "embedding":
+    if plan.facts.outputs.kind == EMBEDDING:
         return "image-feature-extraction"
     return plan.config.pipeline() or (task_spec(run.task).pipeline if run else "")
 
@@ -123,7 +123,7 @@ def about(plan: Plan, name: str) -> str:
         mean, std = (f"{name} {', '.join(f'{x:.4g}' for x in images[name])}" for name in ("mean", "std"))
         text += f" Images: {h} x {w} x {images['channels']}, pixels in 0..1, normalised with {mean} and {std}."
     if (kind := plan.facts.outputs.kind) not in ("", "class"):
-        text += f" Its outputs are {KINDS[kind]}."
+        text += f" Its outputs are {class_of(kind).says}."
     return text + f" Written by vit-jax {version()}."
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import UserError
+from vit_jax.kinds.table import class_of
 
 from ..layout import Json
 from ..plan.groups import float32_arrays
@@ -32,7 +33,6 @@ from .runtime import find_runtime
 from .write import Written, remarks
 
 SUFFIX = ".html"
-KINDS_SHOWN = ("class", "set")  # of outputs
 LARGEST = 200_000_000  # bytes of weights: a browser unpacks them from one text
 CELLS = 8  # rows and columns of cells that are covered, where a network has no patches
 
@@ -127,9 +127,9 @@ def _check_classifier(plan: Plan) -> None:
     path, kind = plan.reading.path, plan.facts.outputs.kind
     if error := unsettled(path, plan.config, plan.facts.outputs):
         raise error
-    if kind not in KINDS_SHOWN:
-        gives = {"number": "numbers", "embedding": "features"}.get(kind, kind)
-        raise UserError(path, f"gives {gives}, and a page shows the answers of a classifier of images", "write X.onnx")
+    if class_of(kind).activation == "none":
+        what = f"gives {class_of(kind).each[1]}, and a page shows the answers of a classifier of images"
+        raise UserError(path, what, "write X.onnx")
     channels = (plan.config.pixels() or (0, 0, 0))[2]
     if channels not in (1, 3):
         raise UserError(path, f"takes {channels} channels, and pictures in a browser are grey or RGB", "write X.onnx")
@@ -140,10 +140,11 @@ def _data(plan: Plan, interface: Interface) -> Json:
     assert interface.preprocess is not None
     c, outputs, (h, w, channels) = interface.preprocess, plan.facts.outputs, interface.shape
     count = plan.config.classes  # type: ignore[attr-defined]  # a classifier
+    activation = class_of(outputs.kind).activation
     return {
-        "kind": outputs.kind,
+        "activation": activation,
         "names": list(outputs.names) or [f"class {k}" for k in range(count)],
-        "thresholds": list(outputs.thresholds) or ([0.5] * count if outputs.kind == "set" else []),
+        "thresholds": list(outputs.thresholds) or [0.5] * (count if activation == "sigmoid" else 0),
         "shape": [h, w, channels],
         "grid": list(_grid(plan.config, (h, w))),
         "background": c.background,
@@ -164,7 +165,8 @@ def _texts(plan: Plan, described: Json, smaller: list[str]) -> tuple[str, str, l
     outputs, source = plan.facts.outputs, described["source"]["name"]
     names = list(outputs.names)
     shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
-    tells = "which of these labels a picture has" if outputs.kind == "set" else "which class a picture belongs to"
+    of_labels = class_of(outputs.kind).activation == "sigmoid"
+    tells = "which of these labels a picture has" if of_labels else "which class a picture belongs to"
     count = plan.config.classes  # type: ignore[attr-defined]  # a classifier
     about = f"A network that says {tells}: {count} in all{f' ({shown})' if shown else ''}."
     details = [

@@ -11,6 +11,7 @@ import numpy as np
 
 from vit_jax.errors import UserError
 from vit_jax.files.atomic import write_json
+from vit_jax.kinds.table import class_of
 
 from ..containers.source import PROVENANCE
 from ..dialects.huggingface import CLASSIFIER, PROBLEMS, labels
@@ -124,10 +125,9 @@ def _check_pictures(plan: Plan) -> tuple[Json, Json]:
         raise error
     if not getattr(config, "classes", 0):
         raise UserError(path, f"has no classes, and `to {NAME}` writes a classifier of images", "write X.onnx")
-    if (kind := plan.facts.outputs.kind) != "class":
-        what = {"set": "sets of labels", "number": "numbers"}.get(kind, kind)
-        takes = f"its outputs are {what}, and transformers.js takes those of a classifier of images for one class"
-        raise UserError(path, takes, OTHERWISE)
+    if (kind := class_of(plan.facts.outputs.kind)).activation != "softmax":
+        takes = "transformers.js takes those of a classifier of images for one class"
+        raise UserError(path, f"its outputs are {kind.plural}, and {takes}", OTHERWISE)
     if images is None:
         raise UserError(path, f"{UNSTATED}, and transformers.js has to prepare them", f"give {STATED_BY}")
     if images["channels"] not in (1, COLOURS):

@@ -25,6 +25,7 @@ from vit_jax.models.layers import Linear, fold
 from vit_jax.models.lowering import PLAIN
 from vit_jax.presets.variants import Preset
 from vit_jax.tasks.base import Task
+from vit_jax.tasks.can import Draws, HasFrozen
 from vit_jax.tasks.image_spec import Preprocessing
 from vit_jax.tasks.predictor import Answer, ImagePredictor
 from vit_jax.tasks.spec import TaskSpec
@@ -82,8 +83,43 @@ class InkSpec(TaskSpec):
     network = PerceptronConfig
     data = InkData
     computes = "ink:Ink"
+    unit = "digits"
     main_metrics: ClassVar = {"error": "error", "loss": "loss"}
     metadata: ClassVar = {"preprocess": Preprocessing()}
+
+
+class InkPredictor(ImagePredictor):
+    """What a trained network is used by."""
+
+    header = "file", "ink"
+
+    def answers(self, inputs: Any, top: int, first: int) -> Any:
+        for file, said in zip(inputs, self.task.top_k(self.model, self.pixels(inputs)).tolist(), strict=True):
+            yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")], (f"{said:.6f}",))
+
+
+class HasTeacher(HasFrozen):
+    """The teacher's array."""
+
+    in_outputs = True
+
+    def load(self, teacher: Any, target: Any = None) -> Ink:
+        return replace(self.task, frozen_arrays={"threshold": np.float32(self.task.threshold)})
+
+
+class DrawsInk(Draws):
+    """A figure of the network beside its teacher, and the image with the most ink."""
+
+    def result(self, split: Any, result: Any, metadata: Any, folder: Any, caption: str) -> tuple[Any, Any]:
+        (folder / "furthest.txt").write_text(f"{split.name(int(result.predicted.argmax()))}\n", encoding="utf-8")
+        return (), ()
+
+    def network(self, network: Any, data: Any, plots: Any, samples: Any, caption: str) -> tuple[str, Any]:
+        images = data.splits["test"].take(np.arange(50))
+        with page(plots / "ink.png", 5, 5) as figure:
+            axes = figure.subplots(subplot_kw={"xlabel": "teacher", "ylabel": "perceptron", "title": caption})
+            axes.plot(np.asarray(self.task.teacher(images)), np.asarray(self.task.top_k(network, images)), "o")
+        return "", ()
 
 
 @dataclass(frozen=True)
@@ -94,11 +130,9 @@ class Ink(Task):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    unit: ClassVar[str] = "digits"
     selection_metric: ClassVar[tuple[str, int]] = ("error", -1)
-    header: ClassVar[tuple[str, ...]] = ("file", "ink")
-    auxiliary_in_outputs: ClassVar[bool] = True
-    predictor: ClassVar[type] = ImagePredictor
+    predictor: ClassVar[type] = InkPredictor
+    can: ClassVar = (HasTeacher, DrawsInk)
 
     @classmethod
     def open_data(cls, run: RunConfig, given: Any = None, fetch: bool = True) -> Any:
@@ -108,9 +142,6 @@ class Ink(Task):
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Any) -> Ink:
         return cls(run.data.threshold, tuple(metadata["preprocess"]["mean"]), tuple(metadata["preprocess"]["std"]))
-
-    def load_frozen_arrays(self, teacher: Any, target: Any = None) -> Ink:
-        return replace(self, frozen_arrays={"threshold": np.float32(self.threshold)})
 
     def prepare(self, batch: Any, keys: Any) -> Any:
         """Each image mixed with the one as far from the batch's other end."""
@@ -132,21 +163,6 @@ class Ink(Task):
         said = self.top_k(model, batch["image"])
         error = said - self.teacher(batch["image"])
         return {"predicted": said, "loss": jnp.square(error), "error": jnp.abs(error)}
-
-    def answers(self, predictor: Any, inputs: Any, top: int, first: int) -> Any:
-        for file, said in zip(inputs, self.top_k(predictor.model, predictor.pixels(inputs)).tolist(), strict=True):
-            yield Answer(file, said, f"{file}: {said:.4f}", [(str(file), f"{said:.6f}")], (f"{said:.6f}",))
-
-    def draw_result(self, split: Any, result: Any, metadata: Any, folder: Any, caption: str) -> tuple[Any, Any]:
-        (folder / "furthest.txt").write_text(f"{split.name(int(result.predicted.argmax()))}\n", encoding="utf-8")
-        return (), ()
-
-    def pictures(self, network: Any, data: Any, plots: Any, samples: Any, caption: str) -> tuple[str, Any]:
-        images = data.splits["test"].take(np.arange(50))
-        with page(plots / "ink.png", 5, 5) as figure:
-            axes = figure.subplots(subplot_kw={"xlabel": "teacher", "ylabel": "perceptron", "title": caption})
-            axes.plot(np.asarray(self.teacher(images)), np.asarray(self.top_k(network, images)), "o")
-        return "", ()
 
 
 def preset() -> Preset:

@@ -19,8 +19,9 @@ from torch_ref.labels import class_loss
 from vit_jax.augmentation.config import ImageAugment
 from vit_jax.config.run import LossConfig, RunConfig
 from vit_jax.data.images.config import ImageData
+from vit_jax.kinds.classes import Classes
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.classify.classes import ClassKind
+from vit_jax.tasks.can import Counts
 from vit_jax.tasks.classify.distil import distillation_loss
 from vit_jax.tasks.classify.distil_spec import DistilLoss
 from vit_jax.tasks.classify.learn import Classify
@@ -74,7 +75,7 @@ def translate(smoothing: float) -> Iterator[Check]:
     with on_cpu("float64"):
         task = sentences.Translate(smoothing, 5, WORDS, WORDS)
         given = {k: jnp.asarray(v) for k, v in batch.items()}
-        count, at = task.denominator(given), jnp.asarray(logits)
+        count, at = task.able(Counts).denominator(given), jnp.asarray(logits)
         loss, back = jax.vjp(lambda x: task.loss(Says(x), given, None, count)[0], at)  # type: ignore[arg-type]
         slope = np.asarray(back(jnp.ones_like(loss))[0])
     yield Check(subject, CROSS, "loss", abs(float(loss) - expected.item()), 1e-12)
@@ -102,7 +103,7 @@ def classify(smoothing: float, name: str = "cross_entropy", mixed: bool = False)
     batch = {"image": np.zeros((4, 2, 2, 1), np.uint8), "label": labels, **({"target": targets} if mixed else {})}
     config = LossConfig(name=name, label_smoothing=smoothing)  # type: ignore[arg-type]
     with on_cpu("float64"):
-        task = Classify(ImageAugment(), (0.0,), (1.0,), ClassKind(settings=config))
+        task = Classify(ImageAugment(), (0.0,), (1.0,), Classes(settings=config))
         keys = jax.random.split(jax.random.key(0), 4)
         at = jnp.asarray(logits)
         loss, back = jax.vjp(lambda x: task.loss(Says(x), batch, keys)[0], at)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from vit_jax.decode.rules import Rules
 from vit_jax.models import attention, captioner, decoder, decoder_model, layers, positions, transformer, vit
 from vit_jax.models.attention import Attention
 from vit_jax.models.layers import LayerNorm, Linear, Mlp
-from vit_jax.tasks import next_token
+from vit_jax.tasks import generated, next_token
 from vit_jax.tasks.translate import learn as translate
 from vit_jax.training import job
 from vit_jax.training.engine import optim
@@ -596,7 +596,7 @@ def faults() -> list[Fault]:
         Fault("target shifted by one too many", wrapped(translate, "shift_target", shift), "shifts", losses.shifts),
         Fault(
             "mean over padding",
-            wrapped(translate.Translate, "denominator", all_places),
+            wrapped(generated.CountsTokens, "denominator", all_places),
             "losses",
             lambda: losses.translate(0.0),
         ),

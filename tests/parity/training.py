@@ -24,6 +24,7 @@ from vit_jax.models.build import definition
 from vit_jax.models.captioner_config import CaptionerConfig
 from vit_jax.models.layers import fold
 from vit_jax.models.vit_config import ViTConfig
+from vit_jax.tasks.can import Counts
 from vit_jax.tasks.computed import task_of
 from vit_jax.text.vocabulary import COURSE
 from vit_jax.training.engine.engine import Engine
@@ -128,7 +129,7 @@ def compiled(c: Config, dtype: str) -> Any:
     def gradients(tree: Any, batch: Any) -> Any:
         keys = fold(jax.random.split(jax.random.key(0), 4), 0)  # of dropout, which is off
         prepared = engine.task.prepare(batch, keys)
-        return engine.gradients(engine.task, tree, prepared, keys, engine.task.denominator(batch))
+        return engine.gradients(engine.task, tree, prepared, keys, engine.task.able(Counts).denominator(batch))
 
     return jax.jit(gradients)
 

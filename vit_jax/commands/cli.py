@@ -58,13 +58,14 @@ def _list_plugins(arguments: list[str]) -> None:
     if arguments and arguments[0] in ("-h", "--help"):
         print(PLUGINS_USAGE)
         return
+    from ..kinds.table import KINDS
     from ..models.networks import NETWORKS
     from ..presets.table import PRESETS
     from ..tasks.table import TASKS
 
     if arguments:
         raise UserError(f"vit-jax plugins {arguments[0]}", "takes no arguments", "leave them out")
-    for table in (COMMANDS, SOURCES, STORES, HOOKS, CAPABILITIES, NETWORKS, TASKS, PRESETS, LAYOUTS):
+    for table in (COMMANDS, SOURCES, STORES, HOOKS, CAPABILITIES, NETWORKS, TASKS, KINDS, PRESETS, LAYOUTS):
         ours = table.ours if table is not LAYOUTS else ["`vit-jax convert formats` lists ours"]
         print_wrapped(f"{table.group:14} {', '.join([*ours, *table.built_in])}")
         for name, plugin in table.plugins().items():

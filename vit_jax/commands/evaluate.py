@@ -23,6 +23,7 @@ from ..files.destination import check_folder, check_outputs
 from ..files.metrics import as_json
 from ..files.output import print_table, write_csv
 from ..files.terminal import print_note, print_wrapped, printable, run_command
+from ..tasks.can import Draws, Tabulates
 from ..text.classes import Spoken
 from ..training.hooks import Hooks
 from .measure import DataOptions, EvaluateFlags, Measured, Probe, Request, measure
@@ -168,10 +169,10 @@ def command(arguments: list[str]) -> int:
     if o.outputs:
         print(printable(f"  {o.outputs} has {len(m.examples):,} rows; vit-jax join joins those of all shares"))
     if o.probabilities:
-        rows = write_csv(o.probabilities, *m.task.values_table(m.examples, m.result))
+        rows = write_csv(o.probabilities, *m.task.able(Tabulates).values(m.examples, m.result))
         print(printable(f"  {o.probabilities} has {rows:,} rows"))
     if o.csv:
-        rows = write_csv(o.csv, *m.task.table(m.examples, m.result, m.metadata))
+        rows = write_csv(o.csv, *m.task.able(Tabulates).predicted(m.examples, m.result, m.metadata))
         print(printable(f"  {o.csv} has {rows:,} rows"))
     if o.report:
         print("\n".join(f"  {printable(line)}" for line in write_report(m, Path(o.report), title)))
@@ -241,8 +242,8 @@ def write_report(m: Measured, folder: Path, title: str) -> tuple[str, ...]:
         facts["intervals"] = {name: as_json(each) for name, each in ends.items()}
     write_json(folder / "metrics.json", facts)
     task, given = m.task, (m.examples, m.result, m.metadata)
-    write_csv(folder / "predictions.csv", *task.table(*given))
-    lines, parts = task.draw_result(*given, folder, title)
+    write_csv(folder / "predictions.csv", *task.able(Tabulates).predicted(*given))
+    lines, parts = task.able(Draws).result(*given, folder, title)
     Hooks(replace(m.net.run, hooks=())).each("drawn", folder, parts)
     return *lines, f"{folder} has {', '.join(sorted(path.name for path in folder.iterdir()))}"
 

@@ -17,6 +17,7 @@ from ..files.destination import check_outputs
 from ..machine import backend
 from ..machine.numerics import fixed_settings
 from ..scores.intervals import bootstrap
+from ..tasks.can import Examines, HasFrozen, MeasuresOthers, Probes
 from ..tasks.table import task_spec
 from .selection import LanguageFlags, SelectionFlags, TableFlags, UnreadableFlags
 from .share import OUTPUTS, facts_of, read_outputs, read_share, split_digest, write_outputs
@@ -179,20 +180,19 @@ def measure(request: Request) -> Measured:
     from ..tasks.generated import searching
     from ..training.engine.evaluator import Evaluator
     from ..weights.load import complete
-    from ..weights.opening import open_teacher
     from .probe import measure_probe
 
     with backend.restore_precision():
         net = request.network or complete(f.run, f.weights, request.ema, f.data.spoken)
-    if f.probe == "none" and net.unmeasured:
-        raise UserError(f.run, *net.unmeasured)
+    if f.probe == "none" and (why := net.refusals.get("measures")):
+        raise UserError(f.run, *why)
     if f.probabilities:
         net.check_columns(f.probabilities)
     task = searching(_asked_for(net, f), request.search)
     run, other = _on_data(net, request, folder)
     with fixed_settings(run.compute_dtype):
         definition, tree = split_model(net.model)
-        task = task.load_frozen_arrays(open_teacher(run)) if task.auxiliary_in_outputs else task
+        task = _with_frozen_arrays(task, run)
         evaluator = Evaluator(run.model, definition, task)
         batch = f.batch or run.batch
         outputs = functools.partial(evaluator.outputs_of, evaluator.to_devices(tree), batch=batch)
@@ -203,11 +203,19 @@ def measure(request: Request) -> Measured:
         name, examples, remarks = _other(net, run, request, recorded) if other else _own(run, f.split, recorded)
         weights = evaluator.to_devices(tree)
         out, name, examples = _outputs(net, task, f, name, examples, batch, evaluator, weights)
-        result = task.examine(run.model, examples, out)
+        result = task.able(Examines).examine(run.model, examples, out)
         if f.bootstrap:
             result = replace(result, intervals=_intervals(task, run, examples, out, f.bootstrap))
         remarks = (*remarks, *(examples.wide_remarks() if other and isinstance(examples, Split) else ()))
         return Measured(net, name, examples, result, remarks, net.metadata, net.task)
+
+
+def _with_frozen_arrays(task: Task, run: RunConfig) -> Task:
+    """The task with the arrays that do not learn, if its outputs need them."""
+    from ..weights.opening import open_teacher
+
+    frozen = task.able(HasFrozen)
+    return frozen.load(open_teacher(run)) if frozen.in_outputs else task  # type: ignore[no-any-return]
 
 
 def _on_data(net: Predictor, request: Request, folder: runs.Run | None) -> tuple[RunConfig, bool]:
@@ -231,14 +239,16 @@ def _intervals(
 
     def metrics(rows: Any) -> dict[str, float]:
         few = {name: values[rows] for name, values in out.items()}
-        return task.resample(run.model, examples.subset(rows), few)
+        return task.able(Examines).resample(run.model, examples.subset(rows), few)
 
     return bootstrap(metrics, len(examples), samples, getattr(examples, "groups", None))
 
 
 def _asked_for(net: Predictor, f: EvaluateFlags) -> Task:
     """The task of a network, with mirror images or of its features. Raises UserError where it has no such."""
-    task = net.task.mirrored() if f.flip else net.task if f.probe == "none" else net.task.probed()
+    task = net.task
+    if f.flip or f.probe != "none":
+        task = task.able(Examines).mirrored() if f.flip else task.able(Probes).probed()
     if task is None:
         asked, needed = ("flip", "images") if f.flip else (f"probe {f.probe}", "images with classes")
         raise UserError(asked, f"is for {needed}, and {f.run} is of the task {net.run.task}", "leave it out")
@@ -248,11 +258,11 @@ def _asked_for(net: Predictor, f: EvaluateFlags) -> Task:
 def _learnable(net: Predictor, run: RunConfig, task: Task, request: Request, recorded: Any) -> tuple[Data, str]:
     """(data with a train split that a probe learns from, the split to measure), prepared as the network's own.
 
-    `task` is what `Task.probed` returned; `recorded` is the identity of the run's own data, None of other data.
+    `task` is what `Probes.probed` returned; `recorded` is the identity of the run's own data, None of other data.
     """
     from ..data.images.config import ImageData
 
-    if recorded is not None and (wrong := task.unprobed):
+    if recorded is not None and (wrong := task.able(Probes).unprobed):
         raise UserError("probe", f"tells classes apart, and {wrong}", "give `data.source` of images with classes")
     run = replace_fields(run, task_spec(run.task).prepared_as(net.metadata, {}))
     if recorded is None and isinstance(run.data, ImageData):  # other classes are in other columns
@@ -316,7 +326,7 @@ def _other(net: Predictor, run: RunConfig, request: Request, recorded: Any) -> t
     """(name of the split, its examples, remarks) of other data; `recorded` is the identity of that of training."""
     from ..tasks.computed import task_class
 
-    split, given, opened = request.flags.split, request.given, task_class(run.task).open_other_data
+    split, given, opened = request.flags.split, request.given, net.task.able(MeasuresOthers).open_data
     sizes = recorded.get("sizes") if isinstance(recorded, dict) else None
     if isinstance(sizes, dict) and opened(run, net.metadata, "", given).total == sum(sizes.values()):
         # It may be a copy of the data that the run was trained on: then only the run's own splits are new to it.

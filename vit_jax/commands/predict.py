@@ -24,6 +24,7 @@ from ..config.decoding import AnswerFlags
 from ..errors import DONE, Field, UserError
 from ..files.output import GrowingCsv, digits
 from ..files.terminal import lasting_output, print_note, printable, run_command
+from ..tasks.can import Searches
 from ..tasks.capability import Capability, blaming
 from .prediction.answering import (
     Answering,
@@ -62,8 +63,8 @@ def command(arguments: list[str]) -> int:
     model = open_network(o.run, o.weights, o.averaged, flags.given_values(arguments, o, AnswerFlags), o.data.spoken)
     if "top" in stated:
         texts = f"for {o.top} texts of each input give `beam {o.top}` and `nbest {o.top}`"
-        says_text = model.task.searching({}) is not None
-        no_top = ("this network says a text and no classes", texts) if says_text else model.no_top
+        says_text = model.task.able(Searches).with_settings({}) is not None
+        no_top = ("this network says a text and no classes", texts) if says_text else model.refusals.get("top")
         if no_top:
             raise UserError(Field("top"), f"is {o.top}, but {no_top[0]}", no_top[1])
     if o.probabilities:

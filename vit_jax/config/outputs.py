@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
-
-from .fields import are_texts
+from typing import Any, Self
 
 # What the ids of a run's sentences are called in its config, its files and its metadata.
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0 to 3 of an open vocabulary; a closed one has no <unk>
@@ -15,26 +14,6 @@ SIDES = ("source", "target")
 WORDS, TRAINED = "words", ("bpe", "unigram")  # values of data.tokenizer that are no folder
 APART = "words-apart"  # data.tokenizer of a run whose words end before combining marks, while its data is opened
 FOLDER = "tokenizer"  # of a run, for the files of its tokenizer
-
-# {kind: what the outputs of a network of that kind are}. Only those of `class` are weighed against each other.
-KINDS = {
-    "class": "classes, one an image",
-    "set": "a set of labels, any number an image",
-    "number": "numbers",
-    "embedding": "an embedding",
-}
-
-
-# Entries of `outputs` beside kind and names: {name: (the kinds that may have it, whether it has a number for each)}.
-_MORE = {
-    "mean": (("number",), True),
-    "std": (("number",), True),
-    "thresholds": (("set",), True),
-    "temperature": (("class", "set"), False),
-}
-
-
-Target = Literal["", "class", "set", "number"]  # the kinds that a network of images is trained for; empty: not stated
 
 
 @dataclass(frozen=True)
@@ -73,17 +52,27 @@ class Outputs:
 UNSTATED = Outputs()
 
 
-def are_outputs(value: Any) -> bool:
-    """Whether a JSON value is what `Outputs.to_metadata` writes as `outputs`."""
-    if not isinstance(value, dict) or value.get("kind") not in [*KINDS] or not are_texts(value.get("names", [])):
-        return False
-    return all(name in ("kind", "names") or _is_entry(name, each, value["kind"]) for name, each in value.items())
-
-
-def _is_entry(name: str, value: Any, kind: str) -> bool:
-    kinds, one_each = _MORE.get(name, ((), False))
-    numbers = value if one_each else [value]
-    if kind not in kinds or not isinstance(numbers, list):
-        return False
-    finite = all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
+def is_entry(name: str, value: Any) -> bool:
+    """Whether a JSON value is of the form of the entry of `outputs` of this name, beside kind and names."""
+    numbers = [value] if name == "temperature" else value
+    finite = isinstance(numbers, list) and all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
     return finite and (name not in ("std", "temperature") or all(x > 0 for x in numbers))
+
+
+def composed(name: str) -> str:
+    """The name of a class by which it is known: é is one letter (as Linux writes it) or e with an accent (macOS)."""
+    return unicodedata.normalize("NFC", name)
+
+
+def numbered_classes(count: int) -> list[str]:
+    """Names for classes without names: their numbers as text."""
+    return [str(k) for k in range(count)]
+
+
+def other_classes(given: Sequence[str], wanted: Sequence[str], what: str = "class") -> str:
+    """A clause that names the first difference between two lists of names."""
+    unnamed, ours, theirs = numbered_classes(len(wanted)), [*map(composed, given)], [*map(composed, wanted)]
+    if len(given) != len(wanted) or ours == theirs or unnamed in (ours, theirs):
+        return ""
+    k = next(k for k, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+    return f"its {what} {k} is {given[k]!r} and here it is {wanted[k]!r}"

@@ -153,6 +153,33 @@ class Data:
             return True
         return isinstance(recorded, dict) and {**recorded, "name": ""} == {**self.identity, "name": ""}
 
+    def difference(self, record: Mapping[str, Any]) -> str:
+        """A clause on how this differs from the data of a run, by its config.json; empty where it is `same_as` that.
+
+        The first of these that differs: the number of examples, the classes, the words, the content.
+        """
+        then, now = record["data"], self.identity
+        if self.same_as(then):
+            return ""
+        if not isinstance(then, dict):
+            return "that of the run is damaged"
+        if then.get("once") or now.get("once"):
+            return "the batches of an iterator come once"
+        if then.get("classes") != now.get("classes"):
+            return _other_names(record.get("class_names"), self.metadata().get("class_names"))
+        were, are = (each.get("sizes") or {} for each in (then, now))
+        both = ("it", sum(were.values()), sum(are.values())), *((s, were.get(s, 0), are[s]) for s in are)
+        for what, had, has in both:
+            if had != has:
+                return f"{what} has {has:,} examples, and had {had:,}"
+        if then.get("vocabulary") != now.get("vocabulary"):
+            return "its words, or how they are split, are others"
+        kept = record.get("listings")
+        for split, listing in self.listings.items():
+            if clause := listing.first_difference(kept.get(split) if isinstance(kept, dict) else None):
+                return clause
+        return "its numbers of examples are the same, but their content is not"
+
     @property
     def contents(self) -> str:
         """A few words on the contents, as printed: "10 classes"."""
@@ -199,3 +226,12 @@ def choose_split(whose: str, there: Iterable[str], wanted: str) -> str:
     if name not in names:
         raise UserError(f"there is no split {name!r}", remedy=f"{whose} has {', '.join(names)}; choose one of them")
     return name
+
+
+def _other_names(then: Any, now: Any) -> str:
+    """A clause on the first class that has another name."""
+    if not isinstance(then, list) or not isinstance(now, list) or len(then) != len(now):
+        known = isinstance(then, list) and isinstance(now, list)
+        return f"it has {len(now)} classes, and had {len(then)}" if known else "its classes are others"
+    pairs = (f"its class {k} is {a!r}, and was {b!r}" for k, (a, b) in enumerate(zip(now, then, strict=True)) if a != b)
+    return next(pairs, "its classes are others")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Container, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from ..config.run import DataConfig
 from ..errors import Field, UserError
+from ..kinds.labels import Positives
 
 Sampling = Literal["natural", "sqrt", "balanced"]
 
@@ -180,13 +181,6 @@ class TokenOrder:
 
 
 PARTS = 20  # that a share is held out as some of
-
-
-class Positives(NamedTuple):
-    """What examples have that each part gets its share of: entry i says that example `rows[i]` has `columns[i]`."""
-
-    rows: np.ndarray  # int [p]
-    columns: np.ndarray  # int [p]
 
 
 def assign_folds(n: int, positives: Positives, groups: np.ndarray | None, folds: int, *seed: int) -> np.ndarray:

@@ -143,11 +143,10 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     import jax.numpy as jnp
 
     from ..augmentation.batch import augment
-    from ..data.images.labels import labels_of
     from ..data.images.open import open_images
     from ..data.order import SHUFFLE, permutation
+    from ..kinds.table import kind_of
     from ..models.layers import fold
-    from ..tasks.classify.learn import kind_of
 
     c, data, config = run.model, run.data, run.augment
     assert isinstance(c, TakesImages) and isinstance(data, ImageData) and isinstance(config, ImageAugment)
@@ -156,7 +155,7 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     split = dataset.splits["train"]
     count = min(images, len(split) - len(split) % 2)
     rows = permutation(len(split), SHUFFLE, run.seed)[:count]
-    examples, kind = split.examples(rows), kind_of(dataset.outputs, len(dataset.outputs.names))
+    examples, kind = split.examples(rows), kind_of(dataset.outputs)
 
     @partial(jax.jit, static_argnums=1)
     def seen(step: jax.Array, config: ImageAugment) -> tuple[jax.Array, jax.Array | None]:
@@ -172,7 +171,7 @@ def views_of(run: RunConfig, images: int, views: int) -> Sheet:
     steps = [seen(jnp.int32(step), config) for step in range(views)]
     targets = np.stack([np.asarray(t) for _, t in steps], 1) if config.mixes else None
     pictures = np.stack([np.asarray(x) for x, _ in steps], 1)
-    words = tuple(labels_of(dataset.outputs).words(label, dataset.outputs) for label in split.labels[rows])
+    words = tuple(kind.words(label) for label in split.labels[rows])
     return Sheet(examples["image"], words, pictures, targets, dataset.class_names)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..config.dotted import value_at
 from ..config.fields import are_texts, check_ranges
 from ..config.network import NetworkConfig
-from ..config.outputs import are_outputs
+from ..config.outputs import is_entry
 from ..config.run import RunConfig
 from ..errors import Field, UserError, about, fields_inside
 from ..files.atomic import RESTORE, make_folder, write_bytes
@@ -125,7 +125,7 @@ def is_calibration(value: Any) -> bool:
         and value.get("weights") in ("raw", "ema")
         and type(value.get("examples")) is int
         and are_texts(value.get("notes"))
-        and are_outputs({"kind": "set", **read})
+        and all(is_entry(name, found) for name, found in read.items())
     )
 
 

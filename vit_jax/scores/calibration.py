@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-from scipy.special import expit, logsumexp, softmax
+
+from .classes import Scores
 
 BINS = 15  # as Guo et al. 2017
 DRAWS = 200
@@ -51,6 +53,40 @@ def error_of_drawn(confidence: np.ndarray) -> float:
     return float(np.mean(errors))
 
 
+@dataclass(frozen=True)
+class Trust:
+    """The reliability of n probabilities."""
+
+    before: Reliability
+    told: Reliability
+    drawn: float
+    temperature: float
+    loss: float
+
+    @classmethod
+    def of(cls, before: np.ndarray, told: np.ndarray, right: np.ndarray, temperature: float, loss: float) -> Self:
+        """From probabilities without and with the temperature, float [n], and whether each is right, bool [n]."""
+        return cls(reliability(before, right), reliability(told, right), error_of_drawn(told), temperature, loss)
+
+    @property
+    def panels(self) -> dict[str, Reliability]:
+        """What a figure shows, by its titles."""
+        if self.temperature == 1:
+            return {"as trained": self.told}
+        return {"as trained": self.before, f"with temperature {self.temperature:.3g}": self.told}
+
+    def scores(self) -> Scores:
+        """ece and ece_drawn; where there is a temperature, also ece_calibrated and loss_calibrated."""
+        out, why = Scores(), "of no image is any label known"
+        out.add("ece", self.before.error, why)
+        if self.temperature != 1:
+            out.add("ece_calibrated", self.told.error, why)
+        out.add("ece_drawn", self.drawn, why)
+        if self.temperature != 1:
+            out.add("loss_calibrated", self.loss, why)
+        return out
+
+
 # A temperature.
 
 SMALLEST, GREATEST = 0.01, 100.0  # of T; beyond, it runs to 0 or to infinity
@@ -62,6 +98,8 @@ NOTHING_KNOWN = "of no image of validation is any label known"
 
 def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
     """(T, "") of classes, by cross entropy, or (None, why there is none); labels int [n], logits float [n, K]."""
+    from scipy.special import softmax
+
     logits = logits.astype(np.float64)
     own = np.take_along_axis(logits, labels[:, None].astype(np.int64), 1)[:, 0]
 
@@ -74,6 +112,8 @@ def class_temperature(labels: np.ndarray, logits: np.ndarray) -> tuple[float | N
 
 def set_temperature(truth: np.ndarray, logits: np.ndarray) -> tuple[float | None, str]:
     """`class_temperature` of all labels of a set, by binary cross entropy over the known cells; truth int8 [n, K]."""
+    from scipy.special import expit
+
     known = truth >= 0
     z, true = logits.astype(np.float64)[known], truth[known] == 1
 
@@ -86,6 +126,8 @@ def set_temperature(truth: np.ndarray, logits: np.ndarray) -> tuple[float | None
 
 def class_loss(labels: np.ndarray, logits: np.ndarray) -> float:
     """The cross entropy of classes, a mean over images; labels int [n], logits float [n, K]."""
+    from scipy.special import logsumexp
+
     z = logits.astype(np.float64)
     own = np.take_along_axis(z, labels[:, None].astype(np.int64), 1)[:, 0]
     return float((logsumexp(z, axis=1) - own).mean())

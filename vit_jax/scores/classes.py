@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -103,12 +104,12 @@ def rank(truth: np.ndarray, scores: np.ndarray, mean: str = "map") -> Scores:
 # Sets of labels.
 
 
-def over(probabilities: np.ndarray, thresholds: np.ndarray | float) -> np.ndarray:
+def over(probabilities: np.ndarray, thresholds: Any) -> np.ndarray:
     """Whether probabilities [..., K] are greater than their thresholds [K]."""
-    return probabilities.astype(np.float64) > thresholds
+    return probabilities.astype(np.float64) > np.asarray(thresholds)
 
 
-def score_labels(truth: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray | float = 0.5) -> Scores:
+def score_labels(truth: np.ndarray, probabilities: np.ndarray, thresholds: Any = 0.5) -> Scores:
     """The metrics of n predicted sets of K labels: truth int8 [n, K], probabilities float [n, K], thresholds float [K].
 
     precision, recall and f1 are means over labels (macro; of each also in `Scores.each`), of all cells together

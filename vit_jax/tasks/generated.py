@@ -23,6 +23,7 @@ from ..machine.numerics import random_key, with_fixed_settings
 from ..models.state import merge, split_model
 from ..text.tokenizer import Ids, Tokenizer
 from .base import Batch, Task
+from .can import Abilities, Counts, Searches
 from .capability import EXPLAIN_STEPS
 from .predictor import BATCH, Answer, Predictor, batches
 
@@ -87,6 +88,27 @@ def said_exactly(
     return exact
 
 
+class CountsTokens(Counts):
+    """Target tokens count, ends included and padding excluded."""
+
+    def denominator(self, batch: Batch) -> Array:
+        """Their number in a batch: []."""
+        return self.task.shifted(batch)[2].sum()  # type: ignore[no-any-return]
+
+
+class SearchesTexts(Searches):
+    """A search with settings for each text."""
+
+    def with_settings(self, changes: Mapping[str, Any]) -> Any:
+        task = self.task
+        decoding = check_decoding(replace(task.decoding, **{**changes, **_sequences(changes)}))
+        for name in ("min_length", "max_length"):
+            if not task.any_length and 0 < task.length < getattr(decoding, name):
+                most = f"texts of this run have at most {task.length} {task.target.unit}, their end among them"
+                raise UserError(Field(name), f"is {getattr(decoding, name)}, but {most}", "lower it")
+        return replace(task, decoding=decoding, length=max(task.length, decoding.min_length, decoding.max_length))
+
+
 @dataclass(frozen=True)
 class Generation(Task, abstract=True):
     """A task whose network writes texts. Its batches have "target", int32 [B, T], padded.
@@ -100,7 +122,7 @@ class Generation(Task, abstract=True):
     decoding: Decoding = field(default_factory=Decoding, kw_only=True)
     any_length: bool = field(default=False, kw_only=True)  # whether texts may be longer where a search asks for it
 
-    header_names: ClassVar[tuple[str, str]]  # what inputs and texts are called in `header`
+    can: ClassVar[Abilities] = (CountsTokens, SearchesTexts)
 
     def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
         """`next_token.shift_target` of a batch: the decoder's inputs, the labels, and which labels are real."""
@@ -110,27 +132,10 @@ class Generation(Task, abstract=True):
         """The best text of each example by the search, int32 [B, length], without its end, padded."""
         raise NotImplementedError
 
-    def denominator(self, batch: Batch) -> Array:
-        """The number of target tokens of a batch, ends included and padding excluded: []."""
-        return self.shifted(batch)[2].sum()
-
-    def searching(self, changes: Mapping[str, Any]) -> Self:
-        decoding = check_decoding(replace(self.decoding, **{**changes, **_sequences(changes)}))
-        for name in ("min_length", "max_length"):
-            if not self.any_length and 0 < self.length < getattr(decoding, name):
-                most = f"texts of this run have at most {self.length} {self.target.unit}, their end among them"
-                raise UserError(Field(name), f"is {getattr(decoding, name)}, but {most}", "lower it")
-        return replace(self, decoding=decoding, length=max(self.length, decoding.min_length, decoding.max_length))
-
     @property
     def search(self) -> Search:
         """What a search for texts has to know besides the network and its inputs."""
         return Search(self.target.ids, self.length, self.decoding)
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        given, text = self.header_names
-        return (given, text) if self.decoding.nbest == 1 else (given, "rank", text, "score")
 
     def token_scores(self, split: Any, out: Mapping[str, np.ndarray], references: Sequence[str]) -> dict[str, float]:
         """The metrics of a split that are counted in tokens: loss and accuracy; and exact match. Shapes: split int [n,
@@ -146,6 +151,13 @@ class Generation(Task, abstract=True):
 
 class Writer(Predictor):
     """A trained network that writes a text for each input, one or several."""
+
+    header_names: ClassVar[tuple[str, str]]  # what inputs and texts are called in `header`
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        given, text = self.header_names
+        return (given, text) if self.task.decoding.nbest == 1 else (given, "rank", text, "score")
 
     def write(self, several: Any, first: int = 0) -> list[Any]:
         """The text of each input; where the search gives several (nbest), [(text, score), ...]."""
@@ -228,19 +240,20 @@ def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:
     return target.tokens([*target.ids.until_end(row), target.ids.end][: len(row)])
 
 
-def searching(task: Task, changes: Mapping[str, Any]) -> Task:
+def searching(task: Task, changes: Mapping[str, Any]) -> Any:
     """The task with other settings of its search."""
     if not changes:
         return task
     name, known = next(iter(changes)), [f.name for f in fields(Decoding)]
-    if "top" in changes and task.searching({}) is not None:
+    search = task.able(Searches)
+    if "top" in changes and search.with_settings({}) is not None:
         count = changes["top"]
         what, remedy = f"is {count}, but this network says a text and no classes", f"`beam {count}` and `nbest {count}`"
         raise UserError(Field("top"), what, f"for {count} texts of each input give {remedy}")
     if unknown := [each for each in changes if each not in known]:
         clause = hint(unknown[0], names_of(Decoding), {}) or nearest(unknown[0], known)
         raise UserError(unknown[0], f"there is no such setting of a search{clause}")
-    found = task.searching(changes)
+    found = search.with_settings(changes)
     if found is None:
         remedy = f"the number of classes is `top`, so give `top {changes[name]}`" if name == "top_k" else "leave it out"
         raise UserError(

@@ -40,7 +40,7 @@ class TakesImages(Protocol):
         """Their channels."""
 
 
-class Preprocessing(MetadataEntry):
+class Preprocessing(MetadataEntry[NetworkConfig]):
     """How images become inputs."""
 
     def valid(self, value: Any) -> bool:
@@ -60,7 +60,7 @@ class ImageSpec(TaskSpec, abstract=True):
     """The base of the specs of tasks on images."""
 
     augment = ImageAugment
-    metadata: ClassVar[Mapping[str, MetadataEntry]] = {"preprocess": Preprocessing()}
+    metadata: ClassVar[Mapping[str, MetadataEntry[Any]]] = {"preprocess": Preprocessing()}
     prepared = PREPARED
 
     @classmethod
@@ -84,8 +84,7 @@ class ImageSpec(TaskSpec, abstract=True):
 
 def check_images(model: TakesImages, run: RunConfig) -> None:
     """Raise UserError naming the first invalid field of the augmentation and normalisation of a network's images."""
-    augment = run.augment
-    assert isinstance(augment, ImageAugment)
+    augment: Any = run.augment  # of the spec's own class
     check_augment(augment, model.channels, run.batch)
     h, w = pair(model.image)
     fields = preprocess_fields(h, w, model.channels)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from jax import Array
@@ -71,21 +71,13 @@ class Predictor:
     task: Any  # its Task, of base.py
     trained: Trained
 
-    # Why there is no attention to draw, why there are no features, and why there are no explanations, where more is to
-    # be said than that the network has none: (what is wrong, a remedy).
-    no_attention: ClassVar[tuple[str, str] | None] = None
-    no_features: ClassVar[tuple[str, str] | None] = None
-    no_explanations: ClassVar[tuple[str, str] | None] = None
-
     @property
-    def unmeasured(self) -> tuple[str, str] | None:
-        """Why its answers cannot be measured: (what is wrong, a remedy); None where they can."""
-        return None
+    def refusals(self) -> Mapping[str, tuple[str, str]]:
+        """{what it has not, of attention, features, explanations, measures and top: (what is wrong, a remedy)}.
 
-    @property
-    def no_top(self) -> tuple[str, str] | None:
-        """Why there is no number of alternatives to choose, likewise."""
-        return None
+        Of the first three only where more is to be said than that the network has none.
+        """
+        return {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe_network(self.run.model)})"
@@ -108,7 +100,7 @@ class Predictor:
     @property
     def header(self) -> tuple[str, ...]:
         """The names of the columns of `Answer.rows`; none where there can be no answers, for want of a head."""
-        return self.task.header
+        return "input", "answer"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -131,7 +123,7 @@ class Predictor:
         return self
 
     def read(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs as `Task.answers` takes them. Raises UserError where one can be seen to be unusable."""
+        """The inputs as `answers` takes them. Raises UserError where one can be seen to be unusable."""
         return inputs
 
     def as_list(self, inputs: Any) -> tuple[Any, bool]:
@@ -152,7 +144,14 @@ class Predictor:
             begin: the number of inputs before these, for draws.
         """
         for first, some in batches(self.read(inputs), batch):
-            yield from self.task.answers(self, some, top, begin + first)
+            yield from self.answers(some, top, begin + first)
+
+    def answers(self, inputs: Sequence[Any], top: int, first: int) -> Iterable[Answer]:
+        """The Answer for each of some inputs, as `read` made them, which are computed together.
+
+        `top` is the number of alternatives to return, `first` the number of the first input among all, for draws.
+        """
+        raise NotImplementedError
 
     def predict(self, inputs: Any, /, *args: Any, **options: Any) -> Any:
         """What the network says of each input: the classes of an image, or a text; of one input that alone.
@@ -163,7 +162,7 @@ class Predictor:
 
     def features(self, inputs: Any, /, *args: Any, **options: Any) -> dict[str, np.ndarray]:
         """The features of images, as `Classifier.features` gives them."""
-        self.refuse("features", self.no_features)
+        self.refuse("features")
 
     def capture(self, inputs: Any, /, names: Iterable[str], *args: Any, **options: Any) -> dict[str, np.ndarray]:
         """Inner values of the network on the inputs: {name: array [n, ...]}, or [...] of one input.
@@ -195,7 +194,7 @@ class Predictor:
             layers: those to draw, counted from 0; empty: as the task prefers.
             caption: a line under the title.
         """
-        self.refuse("attention", self.no_attention)
+        self.refuse("attention")
 
     def write_features(
         self,
@@ -210,11 +209,11 @@ class Predictor:
 
         `blocks` and `norm` are as of `Classifier.features`, `more` has arrays that are written beside them.
         """
-        self.refuse("features", self.no_features)
+        self.refuse("features")
 
-    def refuse(self, what: str, why: tuple[str, str] | None = None) -> NoReturn:
+    def refuse(self, what: str) -> NoReturn:
         """Say that the network has no such thing. Raises UserError."""
-        raise UserError(what, *(why or (f"a {self.run.model.name} has none", "leave the flag out")))
+        raise UserError(what, *self.refusals.get(what, (f"a {self.run.model.name} has none", "leave the flag out")))
 
 
 class ImagePredictor(Predictor):

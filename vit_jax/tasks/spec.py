@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -21,9 +21,11 @@ from ..data.captions.config import CaptionData
 from ..data.texts.config import SentenceData
 from ..errors import Field, UserError, fields_inside
 
+M = TypeVar("M", contravariant=True)
 
-class MetadataEntry:
-    """The base class of the entries of a run's metadata: JSON values in config.json.
+
+class MetadataEntry(Generic[M]):
+    """The base class of the entries of a run's metadata: JSON values in config.json, of networks of config M.
 
     Without them the network cannot be used. A subclass has to define `valid`; all else has a default.
     """
@@ -36,15 +38,15 @@ class MetadataEntry:
         """Whether a JSON value has the right form."""
         raise NotImplementedError
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
+    def fits(self, value: Any, model: M) -> bool:
         """Whether a valid value can belong to this network."""
         return True
 
-    def part_lacking(self, model: NetworkConfig) -> str:
+    def part_lacking(self, model: M) -> str:
         """The part of this network that is not there, and without which no value is of use; else empty."""
         return ""
 
-    def default(self, model: NetworkConfig) -> tuple[Any, str] | None:
+    def default(self, model: M) -> tuple[Any, str] | None:
         """(the value for a network whose file does not state it, a note for the user); None: there is no default."""
         return None
 
@@ -83,10 +85,11 @@ class TaskSpec:
     losses: ClassVar[tuple[str, ...]] = ("cross_entropy",)  # the values of loss.name that it has, the default first
     weighs: ClassVar[bool] = False  # whether its loss has class_weights, prior and focal
     main_metrics: ClassVar[Mapping[str, str]] = {"loss": "loss"}  # {metric: its name in print}, in order of importance
-    metadata: ClassVar[Mapping[str, MetadataEntry]] = {}  # what config.json may have of the data, by name
+    metadata: ClassVar[Mapping[str, MetadataEntry[Any]]] = {}  # what config.json may have of the data, by name
     # Fields of data and augment, "data.fit", that determine how inputs are prepared: see `prepared_as`.
     prepared: ClassVar[tuple[str, ...]] = ()
     has_teacher: ClassVar[bool] = False  # whether its loss compares with a teacher: see `check_teacher`
+    unit: ClassVar[str] = "examples"  # what an example is called, in the plural; the log has {unit}_per_second
     pipeline: ClassVar[str] = ""  # what the Hugging Face Hub calls it, where its network does not tell
 
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
@@ -124,11 +127,6 @@ class TaskSpec:
         raise UserError(Field("task"), f"is {run.task}, whose steps cannot be compiled without its data", "train it")
 
     @classmethod
-    def without_randomness(cls, run: RunConfig) -> RunConfig:
-        """The run without augmentation and dropout, as overfit_batches trains it."""
-        return replace(run, model=run.model.without_dropout(), augment=run.augment.without_randomness(), stages=())
-
-    @classmethod
     def trains(cls, model: NetworkConfig) -> bool:
         """Whether it trains such networks."""
         return type(model) is cls.network
@@ -139,7 +137,7 @@ class TaskSpec:
         return RunConfig(task, model, cls.data(source=NO_DATA), cls.augment(), optim=OptimConfig(name="sgd"))
 
     @classmethod
-    def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry]:
+    def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry[Any]]:
         """The entries that config.json has to have, beside what `metadata` states."""
         return cls.metadata
 
@@ -165,6 +163,14 @@ class TaskSpec:
             wanted: that of the run's data.
         """
         return dict(parameters)
+
+    @classmethod
+    def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
+        """Entries of `metadata` of what lies beside weights from elsewhere, such as a tokenizer.
+
+        The run has the fields that `DataConfig.fields_with_weights` has found.
+        """
+        return {}
 
     @classmethod
     def check_teacher(cls, teacher: Teacher, run: RunConfig, data: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from dataclasses import replace
@@ -108,11 +107,8 @@ def _times(job: Job, engine: Engine, state: TrainState, begin: int) -> tuple[Tra
     """The state after some steps, and the seconds of each, of which the first compiles."""
     import jax
 
-    from ..data.batches import batches
-
     began, times = time.monotonic(), list[float]()
-    split, stop = job.data.splits["train"], begin + STEPS + 1
-    with contextlib.closing(batches(split, job.order, begin, stop, engine.devices.rows)) as stream:
+    with job.batches(begin, begin + STEPS + 1) as stream:
         for batch in stream:
             state, metrics = engine.train(state, batch)
             jax.block_until_ready(metrics)

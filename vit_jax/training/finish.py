@@ -22,6 +22,7 @@ from ..reports import compare
 from ..reports.compare import draw_curves_of
 from ..reports.comparison import gather, mean_and_spread, splits
 from ..runs.several import VARIED, kind_of
+from ..tasks.can import Calibrates, Draws, Examines
 from ..tasks.capability import blaming
 from ..tasks.table import task_spec
 from .hooks import Hooks
@@ -40,9 +41,9 @@ def finish(loop: Loop, status: str) -> dict[str, Any]:
     if loop.agreement.signal:
         job.hosts.barrier()
         raise _interruption(loop)
-    summary: dict[str, Any] = {"status": status, "step": state.step, "epoch": loop.epoch}
+    summary: dict[str, Any] = {"status": status, "step": state.step, "epoch": job.epochs_of(state.step)}
     summary |= {"seconds": state.seconds, "best": state.best}
-    watched, split = loop.watched_split()
+    watched, split = loop.evaluating.watched_split()
     if split is not None:
         summary[watched] = _last_evaluation(loop, watched, split)
     summary |= _speeds(job.folder.metrics())
@@ -59,10 +60,10 @@ def finish(loop: Loop, status: str) -> dict[str, Any]:
         return summary
     summary["sample"] = draw(loop, task, result, network, best is not None)
     # With a summary nothing is done again: what it stands for has to outlast a power cut as well.
-    loop.log.sync()
+    loop.recording.log.sync()
     for folder in (job.folder.plots, job.folder.samples):
         sync_tree(folder)
-    job.folder.write_summary(summary, loop.log.written())
+    job.folder.write_summary(summary, loop.recording.log.written())
     job.hooks.each("end", job.folder, False)
     publish(job.folder.path)
     show(job.folder, summary)
@@ -73,7 +74,7 @@ def finish(loop: Loop, status: str) -> dict[str, Any]:
 def _interruption(loop: Loop) -> Interrupted:
     """The error of a run that a signal has ended: what is saved, and how to go on."""
     job, state = loop.job, loop.state
-    done = f"saved at step {state.step}" if loop.saved == state.step else "nothing was to be saved yet"
+    done = f"saved at step {state.step}" if loop.saving.step == state.step else "nothing was to be saved yet"
     again = _going_on(job.folder, job.run)
     if (kind := kind_of(job.folder.path)) and not _given_in_python(job.run):  # one of the runs of --seeds or --folds
         again = f"the same command, which goes on with this {kind} and then trains the others"
@@ -88,7 +89,7 @@ def _last_evaluation(loop: Loop, name: str, split: Any) -> dict[str, dict[str, A
     if found := job.hosts.share(values):  # of the owner's log
         return found
     # A budget ended between evaluations: a run that goes on must not find this one in its log.
-    return {weights: as_json(result.metrics) for weights, result in loop.measure(name, split).items()}
+    return {weights: as_json(result.metrics) for weights, result in loop.evaluating.measure(name, split).items()}
 
 
 def _test(loop: Loop, task: Task, best: dict[str, Any] | None) -> tuple[dict[str, Any], Evaluation | None, list[str]]:
@@ -100,24 +101,26 @@ def _test(loop: Loop, task: Task, best: dict[str, Any] | None) -> tuple[dict[str
     entries, notes = dict[str, Any](), list[str]()
     shown: dict[str, Evaluation] = {}
     last = state.best is not None and state.best["step"] == state.step
+    examine = task.able(Examines).examine
     for name, split in job.data.splits.items():
         if name in ("train", "validation"):
             continue
-        results = loop.measure_and_log(name, split, {_best_kind(loop): task} if last else {})
+        results = loop.evaluating.measure_and_log(name, split, {_best_kind(loop): task} if last else {})
         entries[name] = {"last" if w == "raw" else "last_ema": as_json(r.metrics) for w, r in results.items()}
         shown[name] = results["raw"]
         if state.best is not None and best is not None:
             if last:
                 shown[name] = results[_best_kind(loop)]
             else:
-                shown[name] = job.evaluator.measure(_on_devices(loop, best), split, job.run.batch, task.examine)
+                shown[name] = job.evaluator.measure(_on_devices(loop, best), split, job.run.batch, examine)
             entries[name]["best"] = as_json(shown[name].metrics)
         notes += shown[name].notes
-        if chance := job.task.at_chance(split, shown[name]):
+        if chance := job.task.able(Examines).at_chance(split, shown[name]):
             remedy = "nothing was learned: try another `optim.lr`, more `epochs`, and look at the labels"
             notes.append(f"on {name} {chance}: {remedy}")
-    if job.task.calibrated and "validation" not in job.data.splits:
-        what = " and ".join(f"no {each}" for each in job.task.calibrated)
+    decided = job.task.able(Calibrates).decides
+    if decided and "validation" not in job.data.splits:
+        what = " and ".join(f"no {each}" for each in decided)
         notes.append(f"{what}: there is no validation split to choose them on")
     return entries, shown.get("test"), [*dict.fromkeys(notes)]
 
@@ -150,16 +153,17 @@ def draw(loop: Loop, task: Task, result: Evaluation | None, parameters: dict[str
         folder.mkdir(exist_ok=True)
     step = state.best["step"] if state.best else None
     draw_curves_of(job.run, job.folder.metrics(), job.folder.plots / "curves.png", job.task.selection_metric[0], step)
-    caption = weights_caption("last", "raw", state.step, loop.epoch)
+    caption = weights_caption("last", "raw", state.step, job.epochs_of(state.step))
     if best and step is not None:
         caption = weights_caption("best", _best_kind(loop), step, step / job.order.steps_per_epoch)
     data = job.data
     network = merge(job.evaluator.definition, parameters)
-    sample, parts = task.pictures(network, data, job.folder.plots, job.folder.samples, caption)
+    draws = task.able(Draws)
+    sample, parts = draws.network(network, data, job.folder.plots, job.folder.samples, caption)
     job.hooks.each("drawn", job.folder.plots, parts)
     if result is not None:
         measured = f"test split, {caption}"
-        _, parts = task.draw_result(data.splits["test"], result, data.metadata(), job.folder.plots, measured)
+        _, parts = draws.result(data.splits["test"], result, data.metadata(), job.folder.plots, measured)
         job.hooks.each("drawn", job.folder.plots, parts)
     for name, each in CAPABILITIES.items():
         with blaming(name, goes_on=True):
@@ -170,11 +174,11 @@ def draw(loop: Loop, task: Task, result: Evaluation | None, parameters: dict[str
 def _calibrate(loop: Loop, best: dict[str, Any] | None) -> tuple[dict[str, Any] | None, Task]:
     """(what summary.json keeps of what validation decides for the best weights, the task that reads outputs so)."""
     job, state = loop.job, loop.state
-    validation = job.data.splits.get("validation")
-    if best is None or state.best is None or validation is None or not job.task.calibrated:
+    validation, calibrates = job.data.splits.get("validation"), job.task.able(Calibrates)
+    if best is None or state.best is None or validation is None or not calibrates.decides:
         return None, job.task
     out = job.evaluator.outputs_of(_on_devices(loop, best), validation, job.run.batch)
-    entries, task = job.task.calibrate(validation, out)
+    entries, task = calibrates.calibrate(validation, out)
     return {"step": state.best["step"], "weights": _best_kind(loop), **entries}, task
 
 
@@ -185,7 +189,7 @@ def _on_devices(loop: Loop, parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _best_kind(loop: Loop) -> str:
     """Which weights validation chose, "raw" or "ema"."""
-    return (loop.state.best or {}).get("weights", "ema" if loop.run.ema else "raw")
+    return (loop.state.best or {}).get("weights", "ema" if loop.job.run.ema else "raw")
 
 
 def best_weights(loop: Loop) -> dict[str, Any] | None:

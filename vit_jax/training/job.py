@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ..presets.table import preset
 from ..presets.variants import on_other_data
 from ..runs.check import check_complete, check_name, check_run
 from ..runs.values import changed_places, with_fields
+from ..tasks.can import HasFrozen
 from ..tasks.table import task_spec
 from ..weights.opening import check_unchanged, open_teacher
 from ..weights.start import check as check_start
@@ -39,6 +40,7 @@ from .hooks import Hook, Hooks
 
 if TYPE_CHECKING:
     from ..data.base import Data, GivenData, Order
+    from ..data.batches import Batch
     from ..tasks.base import Task
     from .engine.engine import Engine
     from .engine.evaluator import Evaluator
@@ -72,7 +74,9 @@ def preflight(run: RunConfig, hosts: Hosts = ALONE) -> tuple[Division, Teacher |
         raise UserError("hosts", "parallel is pmap, which works on one host only", "set it to jit")
     check_complete(run)
     division = plan_division(run, hosts.count)
-    teacher = open_teacher(run, before_reading=lambda teacher: check_memory(run, teacher, division))
+    teacher = None
+    if run.teacher:
+        teacher = open_teacher(run, before_reading=lambda teacher: check_memory(run, teacher, division))
     if teacher is None:
         check_memory(run, None, division)
     hooks = Hooks(run)
@@ -177,7 +181,7 @@ class Origin:
             clauses.setdefault("data.source", f"data.source {run.data.source} has changed since that run ended")
         of_data = [clauses[name] for name in OF_DATA if name in clauses]
         to_open = of_data or self.given is not None
-        if to_open and (clause := data_difference(record, self.open(run, folder))):
+        if to_open and (clause := self.open(run, folder).difference(record)):
             return f"{of_data[0] if of_data else 'its data is another'}: {clause}"
         its = {"teacher": record.get("frozen")}
         its |= dict.fromkeys(("init", "init_encoder"), (record.get("init") or {}).get("digest"))
@@ -193,43 +197,8 @@ class Origin:
         data = self.open(run, folder)
         run, metadata = with_data(run, data), data.metadata()
         if name == "teacher":
-            return frozen_digest(task_of(run, metadata).load_frozen_arrays(open_teacher(run)))
+            return frozen_digest(task_of(run, metadata).able(HasFrozen).load(open_teacher(run)))
         return str(start(run, metadata).record["digest"])
-
-
-def data_difference(record: Mapping[str, Any], data: Data) -> str:
-    """A clause on how data differs from that of a run. The first of these that differs: the number of examples, the
-    classes, the words, the content; empty if none does, or if the run's data is not known, as of a converted one.
-    """
-    then, now = record["data"], data.identity
-    if data.same_as(then):
-        return ""
-    if not isinstance(then, dict):
-        return "that of the run is damaged"
-    if then.get("once") or now.get("once"):
-        return "the batches of an iterator come once"
-    if then.get("classes") != now.get("classes"):
-        return _other_names(record.get("class_names"), data.metadata().get("class_names"))
-    were, are = (each.get("sizes") or {} for each in (then, now))
-    for what, had, has in (("it", sum(were.values()), sum(are.values())), *((s, were.get(s, 0), are[s]) for s in are)):
-        if had != has:
-            return f"{what} has {has:,} examples, and had {had:,}"
-    if then.get("vocabulary") != now.get("vocabulary"):
-        return "its words, or how they are split, are others"
-    kept = record.get("listings")
-    for split, listing in data.listings.items():
-        if clause := listing.first_difference(kept.get(split) if isinstance(kept, dict) else None):
-            return clause
-    return "its numbers of examples are the same, but their content is not"
-
-
-def _other_names(then: Any, now: Any) -> str:
-    """A clause on the first class that has another name."""
-    if not isinstance(then, list) or not isinstance(now, list) or len(then) != len(now):
-        known = isinstance(then, list) and isinstance(now, list)
-        return f"it has {len(now)} classes, and had {len(then)}" if known else "its classes are others"
-    pairs = (f"its class {k} is {a!r}, and was {b!r}" for k, (a, b) in enumerate(zip(now, then, strict=True)) if a != b)
-    return next(pairs, "its classes are others")
 
 
 OVERFIT_STEPS = 100  # steps of a run with overfit_batches and no max_steps
@@ -250,9 +219,15 @@ class Job:
     task: Task
     engine: Engine  # of the run as its fields say, without stages
     stages: Mapping[int, Engine]  # {step after which it begins: its engine}, the first 0
-    evaluator: Evaluator
     environment: dict[str, Any]
     hooks: Hooks
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """The compiled evaluation step."""
+        from .engine.evaluator import Evaluator
+
+        return Evaluator(self.run.model, self.engine.define(), self.task, self.engine.devices)
 
     @property
     def hosts(self) -> Hosts:
@@ -274,6 +249,21 @@ class Job:
         """The step after which this process ends, because of the budget max_steps or the end of the run."""
         return min(self.steps, self.run.max_steps or self.steps)
 
+    def engine_after(self, step: int) -> Engine:
+        """The engine that does the next step after so many."""
+        return engine_at(self.stages, step)
+
+    def epochs_of(self, step: int) -> float:
+        """The epochs that so many steps are, with fractions."""
+        return step / self.order.steps_per_epoch
+
+    def batches(self, step: int, stop: int = 0) -> contextlib.closing[Generator[Batch, None, None]]:
+        """A context with the batches of the steps after `step`, to `stop` (0: that of this process), made ahead."""
+        from ..data.batches import batches
+
+        rows = self.engine.devices.rows
+        return contextlib.closing(batches(self.data.splits["train"], self.order, step, stop or self.stop, rows))
+
     def is_end(self, step: int, stale: int) -> bool:
         """Whether the run ends after this step, with so many epochs since the best validation."""
         return step >= self.steps or bool(self.run.patience and stale >= self.run.patience)
@@ -290,16 +280,16 @@ def open_job(
 ) -> Job:
     """Build the network, the training step and the evaluation step of a run with its data; see `preflight`."""
     from ..tasks.computed import task_of
-    from .engine.evaluator import Evaluator
 
     stated = with_data(run, data)
     run, order, epochs = plan(stated, data)
     if teacher is not None:
         task_spec(run.task).check_teacher(teacher, run, data)
-    task = task_of(run, data.metadata()).load_frozen_arrays(teacher)
+    task: Task = task_of(run, data.metadata()).able(HasFrozen).load(teacher)
     if teacher and teacher.config:
         teacher = replace(teacher, arrays={})  # the task has them
-    engine = _engine(run, task, epochs, order, hosts)
+    steps = epochs * order.steps_per_epoch
+    engine = engine_of(run, task, steps, order.steps_per_epoch, hosts=hosts)
     check_shares(data.step_sizes(run.batch), len(engine.devices), engine.parts, run.augment.together)
     job = Job(
         stated,
@@ -312,8 +302,7 @@ def open_job(
         teacher,
         task,
         engine,
-        engines_of(engine, run, epochs * order.steps_per_epoch),
-        Evaluator(run.model, engine.define(), task, engine.devices),
+        engines_of(engine, run, steps),
         environment_of(run, engine),
         hooks or Hooks(run),
     )
@@ -321,17 +310,28 @@ def open_job(
     return job
 
 
-def _engine(run: RunConfig, task: Task, epochs: int, order: Order, hosts: Hosts) -> Engine:
-    """The engine of a run, without stages."""
+def engine_of(run: RunConfig, task: Task, steps: int, steps_per_epoch: int, **where: Any) -> Engine:
+    """The engine of a run, without stages, whose schedule spans so many steps, whatever the budget of a process is.
+
+    `where` says on which hosts, or for which target.
+    """
     from ..models.build import definition
     from .engine.optim import Optimizer
-    from .engine.pmap import make_engine
 
     define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))
-    # The schedule spans the run with all its resumptions, whatever the budget of this process is.
-    steps = epochs * order.steps_per_epoch
-    optimizer = Optimizer(run.optim, steps, order.steps_per_epoch, trainable_table(run))
-    return make_engine(run, define, task, optimizer, hosts)
+    optimizer = Optimizer(run.optim, steps, steps_per_epoch, trainable_table(run))
+    return make_engine(run, define, task, optimizer, **where)
+
+
+def make_engine(run: RunConfig, *given: Any, **more: Any) -> Engine:
+    """The engine of a run, made as `Engine` is."""
+    if run.parallel == "jit":
+        from .engine.engine import Engine as Chosen
+    elif run.parallel == "pmap":
+        from .engine.pmap import PmapEngine as Chosen
+    else:
+        assert_never(run.parallel)
+    return Chosen(run, *given, **more)
 
 
 def environment_of(run: RunConfig, engine: Engine) -> dict[str, Any]:
@@ -377,9 +377,11 @@ def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
     order = dataset.order(run.batch, run.seed, run.overfit_batches)
     if not run.overfit_batches:
         return run, order, run.epochs
-    deterministic = task_spec(run.task).without_randomness(run)
     run = replace(
-        deterministic,
+        run,
+        model=run.model.without_dropout(),
+        augment=run.augment.without_randomness(),
+        stages=(),
         optim=replace(run.optim, schedule="constant", warmup=0.0, warmup_steps=0, weight_decay=0.0),
         patience=0,
     )

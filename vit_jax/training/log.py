@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,13 @@ from ..files.atomic import replacing, sync_folder
 from ..files.digests import bytes_digest
 from ..files.metrics import HISTOGRAMS, LARGEST_HISTOGRAMS, STEP_METRICS
 from ..files.reading import bounded_lines, check_regular, open_regular
+from ..files.terminal import print_note
+from ..machine import backend
+from ..tasks.table import task_spec
 from .hooks import Hooks
+from .job import Job
+from .progress import Progress
+from .state import State
 
 
 class Log:
@@ -227,39 +231,76 @@ class Meter:
         return {"kind": "train", "step": step, "epoch": epoch, **self.last, **means, **speeds}
 
 
-Batch = dict[str, Any]
+class Recording:
+    """The first that follows a step: the progress line, and when due a row of metrics.jsonl.
 
-
-def steps_together(
-    step: int, most: int, every: Sequence[int], stop: int, profile: range = range(0), stages: Iterable[int] = ()
-) -> int:
-    """How many steps may be done by one call: a full number, the largest possible, or 1.
-
-    Between would be others, but each is a program of its own that has to be compiled. None of the steps but the last is
-    followed by what happens `every` so many steps, ends the run or a stage of it, or is just before the first or is the
-    last of those that are traced.
+    Takes the metrics of steps to `accept`, which raises CheckFailed where they are not finite, and the votes of hosts
+    to `on_votes`.
     """
-    full = min(most, *every)
-    ends = [stop, *((step // each + 1) * each for each in every), *(first for first in stages if first > step)]
-    if profile:
-        ends += [end for end in (profile[0] - 1, profile[-1]) if end > step]
-    return full if step + full <= min(ends) else 1
+
+    def __init__(
+        self, job: Job, state: State, accept: Callable[[list[Measured]], None], on_votes: Callable[[Any], None]
+    ):
+        self.job, self.state, self.accept = job, state, accept
+        self.log = self._open_log()
+        steps, batch, unit = job.order.steps_per_epoch, job.order.batch, task_spec(job.run.task).unit
+        self.progress = Progress(job.epochs, steps, state.step + 1, batch, job.stop, unit=unit)
+        self.meter = Meter(batch, unit, state.totals, on_votes)
+
+    def _open_log(self) -> Log:
+        """The log of the run, without the rows that will be written again; hooks begin."""
+        folder, state, hooks = self.job.folder, self.state, self.job.hooks
+        if remark := folder.log_remark(state.step):
+            print_note(remark)
+        ends = self.job.is_end(state.step, state.stale)
+        folder.drop_metrics(lambda row: _is_rewritten(row, state, ends))
+        try:
+            hooks.each("begin", folder, self.job.stated, state.step)
+            return Log(folder.metrics_file, state.step, hooks)
+        except BaseException:
+            hooks.each("close")
+            raise
+
+    def after_step(self) -> None:
+        """Write a row if it is due; it has the means of the steps since the row before."""
+        job, run, state, meter = self.job, self.job.run, self.state, self.meter
+        in_turn = not (state.step % run.log_every and state.step % job.order.steps_per_epoch)
+        if not in_turn and state.step != job.stop:
+            self.progress.update(state.step)
+            return
+        self.settle()
+        row = meter.row(state.step, job.epochs_of(state.step), in_turn)
+        self.log.write(row | {"memory": backend.memory_peak(), "cpu_seconds": state.cpu_seconds}, in_turn)
+        values = {name: row[name] for name in meter.means}
+        speeds = {"examples": meter.speed, "tokens": TOKENS, "padding": "padding", "mfu": "mfu"}
+        self.progress.update(state.step, values, **{name: row.get(key) for name, key in speeds.items()})
+
+    def settle(self) -> None:
+        """Wait for the metrics of all steps that were sent, and count their CPU time."""
+        self.accept(self.meter.settle())
+        self.state.cpu_seconds += self.meter.cpu()
+
+    def restart(self) -> None:
+        """Measure speed and CPU time anew, without the time since the last step."""
+        self.meter.restart()
+        self.progress.restart()
 
 
-class Batches:
-    """The batches of an iterator, one or several at a time."""
+WATCHED = ("train", "validation")  # what is measured during training
 
-    def __init__(self, stream: Iterator[Batch]):
-        self._stream, self._waiting = stream, deque[Batch]()
 
-    def take(self, count: int) -> list[Batch]:
-        """The next `count` batches, or only the next one where not all are of the same shapes, as of sentences."""
-        while len(self._waiting) < count:
-            self._waiting.append(next(self._stream))
-        some = itertools.islice(self._waiting, count)
-        if len({tuple((name, x.shape, x.dtype) for name, x in batch.items()) for batch in some}) > 1:
-            count = 1
-        return [self._waiting.popleft() for _ in range(count)]
+def _is_rewritten(row: dict[str, Any], state: State, ends: bool) -> bool:
+    """Whether a row of metrics.jsonl will be written again by a run that goes on after a state.
+
+    Of the rows of its step (Log removes those of later steps) these are: evaluations at the end of a run, if it `ends`
+    there (else they are of an end beyond which it goes on), the evaluation that is due, and the row that
+    was written out of turn when a budget ended the process.
+    """
+    if row["step"] != state.step:
+        return False
+    if row["kind"] == "eval":
+        return state.due if row.get("split") in WATCHED else ends
+    return bool(state.totals.get("steps"))
 
 
 class Profile:

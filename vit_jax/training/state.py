@@ -24,7 +24,7 @@ from ..runs.values import LENGTH, changed_places, other_identity, to_dict
 from ..tasks.table import task_spec
 from ..weights.opening import check_same
 from ..weights.start import start as start_from
-from .job import Job, data_difference, is_finished, parameter_dtype
+from .job import Job, is_finished, parameter_dtype
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, Saved
@@ -135,7 +135,7 @@ def new_state(job: Job) -> tuple[TrainState, dict[str, Any]]:
 def _check_unchanged(job: Job, record: Mapping[str, Any]) -> None:
     """Raise UserError where the data, weights of classes or a teacher are not those that a run began with."""
     run, folder = job.run, job.folder
-    if clause := data_difference(record, job.data):
+    if clause := job.data.difference(record):
         raise UserError(
             folder,
             f"data.source {run.data.source} is not the data that this run began with: {clause}",

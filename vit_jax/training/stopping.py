@@ -24,6 +24,9 @@ from ..machine.hosts import Hosts
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, SavedState
+    from .job import Job
+    from .log import Recording
+    from .state import State
 
 VOTES = (*INTERRUPTED, "time", "save")  # a signal; the time of the budget is over; the last save is long ago
 
@@ -123,6 +126,38 @@ class Agreement:
     def has_saved(self) -> None:
         """The state was saved just now."""
         self.saved, self.agreed = time.monotonic(), self.agreed - {"save"}
+
+
+class Saving:
+    """The last that follows a step: a checkpoint, where the run ends, after an evaluation, and when hosts vote for it.
+
+    `step` is that of the newest checkpoint, -1 if there is none.
+    """
+
+    def __init__(self, job: Job, state: State, checkpoints: Checkpoints, recording: Recording, step: int):
+        self.job, self.state, self.checkpoints, self.recording, self.step = job, state, checkpoints, recording, step
+        self.saver = Saver(checkpoints, job.run.async_save, recording.progress.say)
+        self.record = job.folder.record()
+        self.clock = time.monotonic()  # when the state's `seconds` were last updated
+
+    def save(self) -> None:
+        """Save a checkpoint of this step, unless there is one. Raises CheckFailed where it is not finite."""
+        job, state = self.job, self.state
+        self.recording.settle()
+        if self.step == state.step:
+            return
+        now = time.monotonic()
+        state.seconds, self.clock = state.seconds + now - self.clock, now
+        best = state.best["step"] if state.best else None
+        arrays = job.engine_after(state.step).to_host(state.tree)
+        if job.hosts.owner:
+            self.saver.save(arrays, state.notes(job), best, job.run.keep, self.of_files())
+            job.hooks.each("saved", state)
+        self.step = state.step
+
+    def of_files(self) -> dict[str, Any]:
+        """What a checkpoint records of config.json and the log, so that damage to them is noticed."""
+        return {"config": self.record, "log": self.recording.log.sync()}
 
 
 class Saver:

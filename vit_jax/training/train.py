@@ -251,7 +251,7 @@ def _trained(open_: Callable[[], Job], caught: Caught) -> Generator[Event, None,
     with _undone_unless_begun(job.folder):
         loop = Loop(job, caught)
     ending = recorded_ending(job.folder) if job.hosts.owner else contextlib.nullcontext()
-    with contextlib.closing(loop.log), ending:
+    with contextlib.closing(loop.recording.log), ending:
         publish(job.folder.path)
         summary = finish(loop, (yield from loop.until_end()))
         yield from loop.new_events()

@@ -58,7 +58,7 @@ class BareNetwork(Predictor):
         """It cannot be used."""
         self.refuse("")
 
-    def refuse(self, what: str, why: tuple[str, str] | None = None) -> NoReturn:
+    def refuse(self, what: str) -> NoReturn:
         """Say which part it lacks for any use. Raises UserError."""
         raise self.refusal("vit_jax.load(..., fields={'mean': [...], 'std': [...]})")
 

@@ -32,7 +32,7 @@ from ..models.state import merge, split_model
 from ..runs import Run, find, is_foreign, mean_of, of_summary
 from ..runs.folder import with_calibration
 from ..tasks.base import Task
-from ..tasks.computed import task_class, task_of
+from ..tasks.computed import task_of
 from ..tasks.generated import searching
 from ..tasks.predictor import Predictor, Trained
 from ..tasks.table import task_spec, untrained_run
@@ -311,7 +311,7 @@ def _stated_of_texts(run: RunConfig, spoken: Spoken, path: str) -> dict[str, str
 
 def _tokenizer_with_weights(path: str, run: RunConfig) -> dict[str, Any]:
     """The metadata of the tokenizer that lies beside weights. Raises UserError where it is not that of the network."""
-    entries, metadata = task_spec(run.task).metadata, task_class(run.task).metadata_with_weights(run)
+    entries, metadata = task_spec(run.task).metadata, task_spec(run.task).metadata_with_weights(run)
     for name in entries.keys() & metadata.keys():
         if not entries[name].fits(metadata[name], run.model):
             if error := unusable(path, run, [name]):

@@ -40,7 +40,7 @@ class Examples:
 def open_examples(plan: Plan, run: str, source: str) -> Examples:
     """The images of the data that a run was trained on; of weights that are no run's, of other data."""
     from vit_jax.data.images.preprocess import Preprocess
-    from vit_jax.tasks.classify.learn import kind_of
+    from vit_jax.kinds.table import kind_of
 
     path, prepared = run or plan.reading.path, plan.facts.preprocess
     if prepared is None:
@@ -129,7 +129,7 @@ def measured(examples: Examples, outputs: tuple[np.ndarray, np.ndarray], count: 
     """How the outputs [n, K] of two programs for the measured images differ -> [before, after]."""
     import jax.numpy as jnp
 
-    from vit_jax.tasks.classify.learn import kind_of
+    from vit_jax.kinds.table import kind_of
 
     split = examples.measured
     kind = kind_of(split.outputs, count)
@@ -148,6 +148,6 @@ def measured(examples: Examples, outputs: tuple[np.ndarray, np.ndarray], count: 
     ]
     names = [[[name for name, _ in kind.top_k(row, 1)] for row in each] for each in outputs]
     same = float(np.mean([a == b for a, b in zip(*names, strict=True)]))
-    number = split.outputs.kind == "number"
     metrics = {name: [float(each[name]) for each in scores] for name in scores[0] if np.isfinite(scores[0][name])}
-    return {**found, "agreement": None if number else same, "metrics": metrics, "chosen_by": kind.selection_metric[0]}
+    found |= {"agreement": same if kind.has_probabilities else None, "metrics": metrics}
+    return {**found, "chosen_by": kind.selection_metric[0]}

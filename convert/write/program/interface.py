@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vit_jax.errors import UserError, install
+from vit_jax.kinds.table import class_of
 
 if TYPE_CHECKING:
     from vit_jax.config.outputs import Outputs
@@ -151,15 +152,16 @@ def preparation(prepared: Json) -> Preprocess:
 
 def statements(outputs: Outputs, preprocess: Preprocess | None, least_batch: int) -> Json:
     """What a file states of its outputs and pixels, by name."""
+    kind = class_of(outputs.kind)(outputs)
     stated: Json = {
         "least_batch": least_batch,
         "kind": outputs.kind,
         "labels": list(outputs.names),
-        "activation": {"class": "softmax", "set": "sigmoid"}.get(outputs.kind, "none"),
+        "activation": kind.activation,
         "calibration_temperature": outputs.temperature,
     }
-    if outputs.kind == "set":
-        stated["thresholds"] = list(outputs.thresholds) or [0.5] * len(outputs.names)
+    if "thresholds" in kind.entries:
+        stated["thresholds"] = list(kind.thresholds)
     if preprocess:
         from PIL import __version__
 

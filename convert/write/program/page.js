@@ -150,7 +150,7 @@ function edges(k, count, length) { // the pixels of a cell along one axis: those
 // ---------------------------------------------------------------------------------------------- what is shown
 
 function probabilities(logits) {
-  if (data.kind === "set") return Array.from(logits, (x) => 1 / (1 + Math.exp(-x)));
+  if (data.activation === "sigmoid") return Array.from(logits, (x) => 1 / (1 + Math.exp(-x)));
   const most = Math.max(...logits), powers = Array.from(logits, (x) => Math.exp(x - most));
   const sum = powers.reduce((a, b) => a + b);
   return powers.map((x) => x / sum);
@@ -162,7 +162,7 @@ function show(logits, cells) {
   const shares = probabilities(logits);
   const order = shares.map((_, k) => k).sort((a, b) => shares[b] - shares[a]);
   const there = order.filter((k) => shares[k] > data.thresholds[k]);
-  const named = data.kind === "set" ? there : order.slice(0, 1);
+  const named = data.activation === "sigmoid" ? there : order.slice(0, 1);
   element("answer").textContent = named.map((k) => data.names[k]).join(", ") || "none of the labels";
   const listed = order.slice(0, Math.max(MOST_ANSWERS, there.length));
   const choose = (k) => {

@@ -19,6 +19,7 @@ from ...errors import Field, UserError
 from ...files.destination import check_outputs
 from ...files.output import predictions
 from ...plugins import CAPABILITIES
+from ...tasks.can import Searches
 from ...tasks.capability import Capability, blaming
 from ...text.classes import Spoken
 from ..selection import FileFlags, LanguageFlags, SelectionFlags, UnreadableFlags, described_by
@@ -152,7 +153,7 @@ def _are_named(inputs: Any) -> bool:
 
 def _predict_given(network: Predictor, inputs: Any, top: int, batch: int) -> Any:
     """`predict` of images or vectors in memory."""
-    classes = network.task.searching({}) is None
+    classes = network.task.able(Searches).with_settings({}) is None
     said = network.predict(inputs, **({"top": top} if classes else {}), batch=batch)
     single = network.as_list(inputs)[1]
     pairs = [(0, said)] if single else [*enumerate(said)]

@@ -12,12 +12,13 @@ import numpy as np
 from ...config.run import DataConfig
 from ...errors import Field, UserError
 from ...files.digests import text_digest
+from ...kinds.labels import Positives
 from ...text.record import record_one
 from ...text.tokenizer import Tokenizer
 from ..base import Data
 from ..images.blocks import BlockOrder, Pictured
 from ..images.pixels import Images
-from ..order import Order, Positives, count_taken, hold_out, hold_out_groups, lacking
+from ..order import Order, count_taken, hold_out, hold_out_groups, lacking
 
 
 @dataclass(frozen=True)

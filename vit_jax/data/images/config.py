@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_type_hints
 
 from ...config.fields import Size, execution, identity
-from ...config.outputs import Target
 from ...config.run import DataConfig
 from ...errors import UserError
+from ...kinds.table import Target
 from ..order import Sampling
 from ..prepared import data_dir
 
@@ -165,22 +163,3 @@ class ImageData(FittedImages):
 FITS, KERNELS = (get_args(get_type_hints(FittedImages)[name]) for name in ("fit", "interpolation"))
 # Fields of a preprocessing that JSON lacks where they have no effect, that is where they have this value.
 OPTIONAL = {"range": (), "trim": (0, 0)}
-
-
-def composed(name: str) -> str:
-    """The name of a class by which it is known: é is one letter (as Linux writes it) or e with an accent (macOS)."""
-    return unicodedata.normalize("NFC", name)
-
-
-def numbered_classes(count: int) -> list[str]:
-    """Names for classes without names: their numbers as text."""
-    return [str(k) for k in range(count)]
-
-
-def other_classes(given: Sequence[str], wanted: Sequence[str], what: str = "class") -> str:
-    """A clause that names the first difference between two lists of names."""
-    unnamed, ours, theirs = numbered_classes(len(wanted)), [*map(composed, given)], [*map(composed, wanted)]
-    if len(given) != len(wanted) or ours == theirs or unnamed in (ours, theirs):
-        return ""
-    k = next(k for k, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
-    return f"its {what} {k} is {given[k]!r} and here it is {wanted[k]!r}"

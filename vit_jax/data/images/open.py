@@ -17,10 +17,10 @@ from ...config.fields import Size, pair
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...files.digests import array_digest, text_digest
+from ...kinds.table import kind_of
 from ..base import GivenData, Other, choose_split
 from .blocks import blocks_in, blocks_of
 from .config import FOLDER, ImageData
-from .labels import labels_of
 from .pixels import Images, Loaded, are_unchanged, check_ranges
 from .preprocess import Preprocess, has_colours, left_out, refuse_unreadable, stood_in
 from .sources.arrays import Arrays
@@ -65,7 +65,7 @@ def open_images(
 
     if normalize != "given":
         mean, std = statistics(normalize, data.source, preprocess, splits["train"])
-    remarks += labels_of(outputs).remarks(outputs, {name: split.labels for name, split in splits.items()})
+    remarks += kind_of(outputs).remarks({name: split.labels for name, split in splits.items()})
     remarks += _image_remarks(images["train"], rows["train"], loaded, pair(image))
     return Dataset(
         outputs,
@@ -129,7 +129,7 @@ def _check_fields(data: ImageData, image: tuple[int, int]) -> None:
 
 
 def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wanted: int) -> None:
-    field, labels, names = f"data.source {data.source}", labels_of(source.outputs), source.outputs.names
+    field, labels, names = f"data.source {data.source}", kind_of(source.outputs), source.outputs.names
     if "train" not in source.splits:
         raise UserError(field, f"has no train split, only {', '.join(source.splits)}", "give one to train on")
     for name, examples in source.splits.items():
@@ -139,11 +139,11 @@ def _check_source(data: ImageData, source: Source, preprocess: Preprocess, wante
             raise UserError(
                 Field("model.channels"), f"is {preprocess.channels}", "give 1 for grey or 3 for colour images"
             )
-    labels.check(field, source)
+    labels.check(field, source.labels, source.counted)
     if wanted not in (0, len(names)):
         raise UserError(
             Field("model.classes"),
-            f"is {wanted} but {field} has {labels.contents(source.outputs)}",
+            f"is {wanted} but {field} has {labels.contents}",
             f"give `model.classes {len(names)}`, or 0 for the number that the data has",
         )
 
@@ -160,13 +160,14 @@ def _readable(
             rows[split] = np.arange(len(split_images))
             replaced += [split_images.examples.name(row) for row in split_images.stand_ins]
             continue
-        labels, kind = split_images.examples.labels, labels_of(outputs)
+        labels, kind = split_images.examples.labels, kind_of(outputs)
         unreadable = loaded[split].unreadable if split in loaded else {}
         rows[split] = np.delete(np.arange(len(labels)), list(unreadable))
         names += [split_images.examples.name(row) for row in unreadable]
         lost = np.setdiff1d(kind.present(labels), kind.present(labels[rows[split]]))
         if len(lost) and data.skip_unreadable:
-            example = next(split_images.examples.name(row) for row in unreadable if kind.has(labels[row], lost))
+            gone = (row for row in unreadable if np.isin(kind.present(labels[row : row + 1]), lost).any())
+            example = split_images.examples.name(next(gone))
             raise UserError(
                 f"data.source {data.source}",
                 f"no {split} image of a {kind.each[0]} can be read, such as {example}",
@@ -213,10 +214,10 @@ def _splits_of(
     blocks: np.ndarray | None,
 ) -> dict[str, Split]:
     """train, validation and test; those that the source lacks are held out from train, blocks of it whole."""
-    outputs, kind = source.outputs, labels_of(source.outputs)
+    outputs, kind = source.outputs, kind_of(source.outputs)
     whole = source if blocks is None else replace(source, groups={"train": blocks})
     splits = hold_out_splits(data, {name: Split(images[name], rows[name], outputs) for name in rows}, whole, seed)
-    fitted = kind.fitted(f"data.source {data.source}", outputs, splits["train"].labels)
+    fitted = kind.fitted(f"data.source {data.source}", splits["train"].labels)
     for name, split in splits.items():
         split.outputs = fitted
         split.groups = source.groups[name][rows[name]] if name in source.groups else None
@@ -232,7 +233,7 @@ def open_other_images(
     """Open a split of images for evaluation, decoded when they are taken; their labels are the network's."""
     field = f"data.source {data.source}" if given is None else "data"
     range_ = data.range or preprocess.range
-    data = replace(data, range=range_, target=outputs.kind)  # type: ignore[arg-type]  # what is measured is a Target
+    data = replace(data, range=range_, target=outputs.kind)
     preprocess = replace(preprocess, range=data.range)
     source = _open(data, outputs, given)
     check_target(data, source)
@@ -242,8 +243,11 @@ def open_other_images(
     unlabelled = [f"{why} and is left out" for why in source.unlabelled.values()]
     examples = source.splits[name]
     _check_examples(field, name, source, preprocess)
-    kind = labels_of(outputs)
-    labels, remark = kind.matched(field, name, source, outputs.names)
+    kind, theirs = kind_of(outputs), kind_of(source.outputs)
+    of = "" if name == WHOLE else f" of its {name} split"
+    if source.counted:
+        theirs.check_counted(field, source.labels, len(outputs.names))
+    labels, remark = theirs.matched(field, of, examples.labels, outputs.names)
     images, rows = Images(examples, preprocess, False, data), np.arange(len(examples.labels))
     unreadable = [*images.load().unreadable] if data.skip_unreadable else []
     if len(unreadable) == len(rows):
@@ -259,8 +263,7 @@ def open_other_images(
         remarks.append(left_out([examples.name(row) for row in unreadable]))
     if len(split.classes) < len(outputs.names):
         remarks.append(
-            f"its images are of {len(split.classes)} of the network's {kind.contents(outputs)}; "
-            "macro averages are over these"
+            f"its images are of {len(split.classes)} of the network's {kind.contents}; macro averages are over these"
         )
     total = sum(len(each.labels) for each in source.splits.values())
     return Other(name, split, total, tuple(filter(None, remarks)))

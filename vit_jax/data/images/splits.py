@@ -13,12 +13,12 @@ import numpy as np
 
 from ...config.outputs import Outputs
 from ...errors import Field, UserError
+from ...kinds.table import kind_of
 from ..base import SPLITS, Data
-from ..order import FOLDS, Order, SampledOrder, Sampling, assign_folds, count_taken, lacking
+from ..order import FOLDS, Order, SampledOrder, Sampling, assign_folds, count_taken, hold_out, hold_out_groups, lacking
 from .blocks import BlockOrder, Blocks, Pictured
 from .config import ImageData
 from .high_bit_depth import remark_on
-from .labels import labels_of
 from .pixels import Images
 from .preprocess import Preprocess
 from .sources.base import Source
@@ -30,7 +30,7 @@ class Split(Pictured):
     def __init__(self, images: Images, rows: np.ndarray, outputs: Outputs):
         super().__init__(images, rows)
         self.outputs = outputs  # what the labels are; of numbers with the mean and std that batches are normalised by
-        self.labels: np.ndarray = images.examples.labels[rows]  # [n] or [n, K], see labels.py
+        self.labels: np.ndarray = images.examples.labels[rows]  # [n] or [n, K], see kinds/
         self.classes: np.ndarray | None = None  # int, those that macro averages are over; None: all of the network
         self.groups: np.ndarray | None = None  # int [n], of examples that belong together; None: each is by itself
 
@@ -41,10 +41,10 @@ class Split(Pictured):
         return few
 
     def examples(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """{"image": uint8 [k, h, w, C], "label": [k] or [k, K]}; the label as labels.py says, of numbers float32."""
+        """{"image": uint8 [k, h, w, C], "label": [k] or [k, K]}; the label as its kind says."""
         images = self.take(indices)  # before the labels: what cannot be read may have those of another
         labels = self.source_labels[self.images.rows_of_labels(self.rows[indices])]
-        return {"image": images, "label": labels_of(self.outputs).in_batch(labels, self.outputs)}
+        return {"image": images, "label": kind_of(self.outputs).in_batch(labels)}
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The same, with "row", int32 [k]: the places of the examples in the source's split."""
@@ -90,7 +90,7 @@ class Dataset(Data):
     @property
     def contents(self) -> str:
         """The number of classes, labels or numbers, as printed."""
-        return labels_of(self.outputs).contents(self.outputs)
+        return kind_of(self.outputs).contents
 
     def metadata(self) -> dict[str, Any]:
         """The preprocessing and what the labels are, for config.json."""
@@ -113,13 +113,16 @@ class Dataset(Data):
 
 def hold_out_splits(data: ImageData, splits: Mapping[str, Any], source: Source, seed: int) -> dict[str, Any]:
     """train, validation and test of a source."""
-    splits, kind, groups = {**splits}, labels_of(source.outputs), source.groups.get("train")
+    splits, kind, groups = {**splits}, kind_of(source.outputs), source.groups.get("train")
     if data.folds:
         _hold_out_fold(data, splits, source)
     for name, share, salt in lacking(data, [*splits], seed):
         train = splits["train"]
         group = None if groups is None else groups[train.rows]
-        stay, held = kind.hold_out(train.labels, group, share, *salt)
+        if group is None and train.labels.ndim == 1:  # each has one class
+            stay, held = hold_out(train.labels, share, *salt)
+        else:
+            stay, held = hold_out_groups(len(train), kind.positives(train.labels), group, share, *salt)
         if not len(held):
             what, remedy = f"{share} of {len(train)} examples leaves {name} empty", "give a larger share, or 0 for no "
             if group is not None and (group == group[0]).all():
@@ -141,7 +144,7 @@ def _hold_out_fold(data: ImageData, splits: dict[str, Any], source: Source) -> N
             f"is {data.folds}, but the data has validation and test",
             "leave it out, or give train alone",
         )
-    train, kind, names, groups = splits["train"], labels_of(source.outputs), source.outputs.names, source.groups
+    train, kind, names, groups = splits["train"], kind_of(source.outputs), source.outputs.names, source.groups
     group = groups["train"][train.rows] if groups else None
     parts = len(train) if group is None else len(np.unique(group))
     if parts < data.folds:

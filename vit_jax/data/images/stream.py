@@ -12,16 +12,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...config.outputs import Outputs
+from ...config.outputs import Outputs, numbered_classes
 from ...errors import Field, UserError
+from ...kinds.table import class_of, kind_of, typed_labels
 from ..base import GivenData
 from ..inputs import prepare_image
 from ..order import Order
-from .config import GIVEN, ImageData, numbered_classes
-from .labels import labels_of
+from .config import GIVEN, ImageData
 from .pixels import Images
 from .preprocess import Preprocess
-from .sources.arrays import typed_labels
 from .sources.given import NAMES, as_image, class_names_of, is_sequence, open_given
 from .splits import Dataset, Split
 from .statistics import statistics
@@ -77,7 +76,7 @@ class Stream:
         raise UserError("data", "is an iterator, from which no subset can be taken", "leave overfit_batches out")
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The next batch: {"image": uint8 [B, h, w, C], "label": as labels.py says, "row": int32 [B]}."""
+        """The next batch: {"image": uint8 [B, h, w, C], "label": as its kind says, "row": int32 [B]}."""
         images, labels = self._waiting.pop() if self._waiting else self._next()
         title = f"labels of batch {self.taken}"
         self.taken += 1
@@ -88,12 +87,11 @@ class Stream:
             return self.batch(indices)
         _, typed = typed_labels("data", title, labels, len(labels), self.outputs.kind)
         count = len(self.outputs.names)
-        if self.outputs.kind == "class" and typed.max() >= count:
-            raise UserError(
-                "data", f"{title} go to {typed.max()}, and there are {count} classes", "name all in class_names"
-            )
+        if typed.ndim == 1 and typed.max() >= count:
+            what = f"{title} go to {typed.max()}, and there are {count} classes"
+            raise UserError("data", what, "name all in class_names")
         pixels = np.stack([self._prepared(image, i) for i, image in enumerate(images)])
-        label = labels_of(self.outputs).in_batch(typed, self.outputs)
+        label = kind_of(self.outputs).in_batch(typed)
         return {"image": pixels, "label": label, "row": np.arange(len(typed), dtype=np.int32)}
 
     def _prepared(self, image: Any, i: int) -> np.ndarray:
@@ -152,10 +150,9 @@ def open_stream(
     """Open the training batches of an iterator, and other splits that were given beside it."""
     stream = stream_in(given)
     train: Any = Stream(stream, preprocess, _steps_per_epoch(stream, epochs, max_steps), data.target)
-    if train.kind == "number":
-        raise UserError(
-            "data", "is an iterator of numbers, which training has to know to normalise them", "give a sequence"
-        )
+    if class_of(train.kind).amounts:
+        what = f"is an iterator of {class_of(train.kind).plural}, which training has to know to normalise them"
+        raise UserError("data", what, "give a sequence")
     if normalize == "set":
         what = "is set, which measures all training images, and an iterator shows each once"
         raise UserError(Field("augment.normalize"), what, "give `augment.normalize half`, or imagenet or none")

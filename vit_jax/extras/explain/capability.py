@@ -56,7 +56,7 @@ class Explain(Capability):
 
     def __init__(self, predictor: Any):
         super().__init__(predictor)
-        kind = _kind_of(type(predictor)) or predictor.refuse("explanations", predictor.no_explanations)
+        kind = _kind_of(type(predictor)) or predictor.refuse("explanations")
         self.kind = kind.load()(predictor)
 
     @classmethod

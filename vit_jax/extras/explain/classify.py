@@ -13,10 +13,10 @@ from jax import Array
 from ...config.hints import nearest
 from ...errors import Field, UserError
 from ...figures.parts import Section
+from ...kinds.base import Kind
 from ...machine.targets import HERE
 from ...tasks.capability import EXPLAIN_BATCH, EXPLAIN_STEPS
 from ...tasks.classify.draw import visible
-from ...tasks.classify.kind import Kind
 from ...tasks.classify.use import Classifier
 from ...tasks.predictor import check_positive
 from .capability import IMAGES, Method
@@ -73,7 +73,7 @@ class OfImages:
 
 def number_of(kind: Kind, name: str) -> int:
     """The number of the output of a name. Raises UserError where there is none."""
-    names = list(kind.outputs.names)
+    names = list(kind.names)
     if name not in names:
         what = f"is {name[:40]!r}, which is no output of this network{nearest(name, names)}"
         raise UserError(Field("class"), what, "give a name as predict prints it")
@@ -101,7 +101,7 @@ def explain(
     grid = grid_of(network.config, images.shape[1:3])
     maps = explain_images(network, images, outputs, grid, method, steps, batch)
     values = kind.values(told)[np.arange(len(told)), outputs]
-    names = tuple(kind.outputs.names[k] for k in outputs)
+    names = tuple(kind.names[k] for k in outputs)
     found = ImageExplanation(method, tuple(inputs), names, np.asarray(values, np.float64), maps, pixels)
     if not measured:
         return found

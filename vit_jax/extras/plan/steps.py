@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
-from ...config.groups import trainable_table
 from ...config.run import RunConfig
 from ...data.texts.config import SentenceData
 from ...errors import Field, UserError
 from ...machine.division import check_shares, most_examples
 from ...machine.numerics import fixed_settings
 from ...machine.targets import HERE, Target, published
+from ...tasks.can import HasFrozen
 from ...tasks.spec import Shape, rows_of
 from ...tasks.table import task_spec
-from ...training.job import parameter_dtype
+from ...training.job import engine_of
 from ...weights.opening import open_teacher
 from .program import Program, read_program
 
@@ -29,22 +28,17 @@ class Compiled:
     """A run's network and steps on a target."""
 
     def __init__(self, run: RunConfig, target: Target = HERE, length: int = 0):
-        from ...models.build import definition
         from ...models.lowering import of_evaluation
         from ...tasks.computed import task_of
         from ...training.engine.evaluator import Evaluator
-        from ...training.engine.optim import Optimizer
-        from ...training.engine.pmap import make_engine
 
         self.target, self.given = target, task_spec(run.task).stand_in(run, length)
         self.run, self.teacher = self.given.run, open_teacher(run)
-        task = task_of(self.run, self.given.metadata).load_frozen_arrays(self.teacher, target)
-        define = partial(definition, self.run.model, run.compute_dtype, parameter_dtype(run))
-        optimizer = Optimizer(run.optim, STEPS * run.epochs, STEPS, trainable_table(self.run))
-        self.engine = make_engine(self.run, define, task, optimizer, target=target)
+        task = task_of(self.run, self.given.metadata).able(HasFrozen).load(self.teacher, target)
+        self.engine = engine_of(self.run, task, STEPS * run.epochs, STEPS, target=target)
         rows = self.given.rows
         check_shares({f"batch {rows}": rows}, len(self.engine.devices), self.engine.parts, run.augment.together)
-        evaluated = define(lowering=of_evaluation(run.compute_dtype, target))
+        evaluated = self.engine.define(lowering=of_evaluation(run.compute_dtype, target))
         self.evaluator = Evaluator(self.run.model, evaluated, task, self.engine.devices)
 
     def trace(self, what: What) -> Any:
@@ -83,7 +77,7 @@ class Compiled:
         devices, target = self.engine.devices, self.target
         return {
             "what": what,
-            "unit": self.engine.task.unit,
+            "unit": task_spec(self.run.task).unit,
             "platform": target.platform,
             "kind": target.kind,
             "published": {name: value for name, value in vars(published(target.kind)).items() if value},

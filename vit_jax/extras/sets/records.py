@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...config.hints import nearest
-from ...config.outputs import Outputs
-from ...data.images.config import numbered_classes
+from ...config.outputs import Outputs, numbered_classes
 from ...data.images.sources.arrays import Arrays
 from ...data.images.sources.base import Examples, Source, Stamps, first_line, stamp_files
 from ...data.images.sources.index import Index, find

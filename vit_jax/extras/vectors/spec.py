@@ -39,11 +39,17 @@ class FeatureData(DataConfig):
     length: int = identity(17, "most tokens of a caption, <END> included; longer captions are refused", at_least=2)
 
 
+def parts(run: RunConfig) -> tuple[CaptionerConfig, FeatureData]:
+    """The network and the data of a run that captions vectors."""
+    return run.model, run.data  # type: ignore[return-value]
+
+
 class CaptionFeaturesSpec(CaptioningSpec):
     """Vectors that another network made of pictures to captions."""
 
     data = FeatureData
     computes = "vit_jax.extras.vectors.task:CaptionFeatures"
+    unit = "captions"
 
     @classmethod
     def trains(cls, model: NetworkConfig) -> bool:
@@ -51,15 +57,13 @@ class CaptionFeaturesSpec(CaptioningSpec):
 
     @classmethod
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
-        c, data = run.model, run.data
-        assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
+        c, data = parts(run)
         vectors: dict[str, Shape] = {"vectors": ((run.batch, 1, c.memory_width), "float32")}
         return stand_in_captions(run, 0, vectors, data.length, length, {})
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        model, data = run.model, run.data
-        assert isinstance(model, CaptionerConfig) and isinstance(data, FeatureData)
+        model, data = parts(run)
         check_network(model, max(1, model.text.target_vocabulary, model.text.outputs))
         if model.memory != "vectors":
             raise UserError(

@@ -18,15 +18,15 @@ from ...data.captions.caption_set import CaptionSet
 from ...figures.parts import Part
 from ...models.build import describe_network
 from ...models.captioner import Captioner
-from ...models.captioner_config import CaptionerConfig
 from ...tasks.base import Batch, Evaluation
+from ...tasks.can import Abilities, Draws, MeasuresOthers, Tabulates
 from ...tasks.caption.learn import Captioning
 from ...tasks.caption.use import CaptionWriter
 from ...tasks.generated import answer
 from ...tasks.predictor import Answer, Predictor
 from ...tasks.worst import summarise_worst, worst, write_worst
 from ...text.record import open_one
-from .spec import FeatureData
+from .spec import parts
 from .vectors import Vector, Vectors, checked_vectors, open_features, open_other_features, vectors_in
 
 
@@ -37,9 +37,12 @@ class FeatureDescriber(CaptionWriter):
     Raises UserError where a vector cannot be used.
     """
 
-    no_attention = ("the decoder reads a single vector, to which all its attention goes", "leave it out")
-    no_explanations = ("the inputs of this network are vectors, which have no patches or words", "leave it out")
-    no_features = ("the inputs of this network are features already", "leave the flag out")
+    header_names = "vector", "caption"
+    refusals: ClassVar = {
+        "attention": ("the decoder reads a single vector, to which all its attention goes", "leave it out"),
+        "explanations": ("the inputs of this network are vectors, which have no patches or words", "leave it out"),
+        "features": ("the inputs of this network are features already", "leave the flag out"),
+    }
 
     def __repr__(self) -> str:
         return f"FeatureDescriber({describe_network(self.run.model)}; {self.words})"
@@ -63,6 +66,10 @@ class FeatureDescriber(CaptionWriter):
         width = self.model.config.memory_width
         return [Vector(name, checked_vectors(values, width, name)) for name, values in vectors_in(inputs)]
 
+    def answers(self, inputs: Sequence[Vector], top: int, first: int) -> Iterator[Answer]:
+        vectors = self.inputs(np.stack([each.values for each in inputs]))
+        return map(answer, [each.name for each in inputs], self.write(vectors, first))
+
     def write(self, several: Any, first: int = 0) -> list[Any]:
         """The caption of each input of the network [n, 1, C]."""
         return self.search(several, first)
@@ -73,70 +80,71 @@ class FeatureDescriber(CaptionWriter):
         return self.captured(several, names, one)
 
 
-@dataclass(frozen=True)
-class CaptionFeatures(Captioning):
-    """The task `caption-features`. A batch is {"vectors": float32 [B, 1, C], "target": int32 [B, T]}, ids padded."""
+class MeasuresVectors(MeasuresOthers):
+    """Other vectors with captions."""
 
-    unit: ClassVar[str] = "captions"
-    header_names: ClassVar[tuple[str, str]] = ("vector", "caption")
-    predictor: ClassVar[type[Predictor]] = FeatureDescriber
-
-    @classmethod
-    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> CaptionSet:
-        c, data = run.model, run.data
-        assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
-        return open_features(data, c.memory_width, c.text.outputs, run.seed)
-
-    @classmethod
-    def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> CaptionFeatures:
-        data = run.data
-        assert isinstance(data, FeatureData)
-        words = open_one("words", metadata)
-        return cls(run.loss.spread_over_all(len(words)), data.length, words)
-
-    def inputs(self, batch: Batch, dtype: Any) -> Array:
-        """The network's input: the vectors of a batch. Shapes: batch [B, 1, C] -> [B, 1, C]."""
-        return jnp.asarray(batch["vectors"], dtype)
-
-    @classmethod
-    def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
+    def open_data(
+        self, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
     ) -> Other:
         """Vectors and captions of another source, whose words have to be the network's."""
-        c, data = run.model, run.data
-        assert isinstance(c, CaptionerConfig) and isinstance(data, FeatureData)
+        c, data = parts(run)
         return open_other_features(data, split, c.memory_width, open_one("words", metadata))
 
-    def table(
+
+class TabulatesVectors(Tabulates):
+    """A row for each vector."""
+
+    def predicted(
         self, split: Vectors, result: Evaluation, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
         """A row for each example: where its vector and its picture are, its caption, and that by the network."""
-        said = ([self.target.decode(row) for row in rows] for rows in (split.target, result.predicted))
+        said = ([self.task.target.decode(row) for row in rows] for rows in (split.target, result.predicted))
         places = ([of(i) for i in range(len(split))] for of in (split.name, split.address))
         return ("vector", "picture", "true", "predicted"), zip(*places, *said, strict=True)
 
-    def answers(
-        self, predictor: FeatureDescriber, inputs: Sequence[Vector], top: int, first: int = 0
-    ) -> Iterator[Answer]:
-        vectors = predictor.inputs(np.stack([each.values for each in inputs]))
-        return map(answer, [each.name for each in inputs], predictor.write(vectors, first))
 
-    def draw_result(
+class DrawsVectors(Draws):
+    """A vector as a sample, and the worst captions: the pictures are not there."""
+
+    def result(
         self, split: Vectors, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
     ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """The worst captions, by chrF, as a file of text; of several references the most alike counts."""
         names, places, truth, said = (
-            list(map(str, x)) for x in zip(*self.table(split, result, metadata)[1], strict=True)
+            list(map(str, x))
+            for x in zip(*self.task.able(Tabulates).predicted(split, result, metadata)[1], strict=True)
         )
         wrong = worst(names, split.references or [(text,) for text in truth], said, cased=False)
         sources, file = [places[w.number] for w in wrong], folder / "worst.txt"
         shown = write_worst(file, wrong, sources, caption, len(split), "captions")
         return summarise_worst(wrong, len(split), file.name), [shown]
 
-    def pictures(
+    def network(
         self, network: Captioner, data: CaptionSet, plots: Path, samples: Path, caption: str
     ) -> tuple[str, Sequence[Part]]:
         """Nothing but one vector as a sample, since the pictures are not there. Returns its file."""
         split = data.splits.get("test") or data.splits["train"]
         np.save(samples / "vector.npy", split.batch(np.arange(1))["vectors"][0, 0])
         return f"{samples.name}/vector.npy", ()
+
+
+@dataclass(frozen=True)
+class CaptionFeatures(Captioning):
+    """The task `caption-features`. A batch is {"vectors": float32 [B, 1, C], "target": int32 [B, T]}, ids padded."""
+
+    predictor: ClassVar[type[Predictor]] = FeatureDescriber
+    can: ClassVar[Abilities] = (*Captioning.can, MeasuresVectors, TabulatesVectors, DrawsVectors)
+
+    @classmethod
+    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> CaptionSet:
+        c, data = parts(run)
+        return open_features(data, c.memory_width, c.text.outputs, run.seed)
+
+    @classmethod
+    def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> CaptionFeatures:
+        data, words = parts(run)[1], open_one("words", metadata)
+        return cls(run.loss.spread_over_all(len(words)), data.length, words)
+
+    def inputs(self, batch: Batch, dtype: Any) -> Array:
+        """The network's input: the vectors of a batch. Shapes: batch [B, 1, C] -> [B, 1, C]."""
+        return jnp.asarray(batch["vectors"], dtype)

@@ -16,7 +16,6 @@ from ...augmentation.config import ImageAugment
 from ...config.run import RunConfig
 from ...data.base import GivenData, Other
 from ...data.captions.caption_set import Captions
-from ...data.captions.config import CaptionData
 from ...data.captions.open import CaptionedImages, open_captions, open_other_captions
 from ...data.images.preprocess import Preprocess
 from ...figures.attention import draw_words
@@ -24,24 +23,34 @@ from ...figures.parts import Attention, Part
 from ...models.captioner import Captioner
 from ...models.captioner_config import CaptionerConfig
 from ...models.layers import fold
-from ...text.record import make_one, open_one, record_one
+from ...text.record import open_one
 from ..base import Batch, Evaluation
+from ..can import Abilities, Draws, MeasuresOthers, Tabulates
 from ..classify.draw import save_samples, visible
-from ..generated import Generation, answer
+from ..generated import CountsTokens, Generation, SearchesTexts
 from ..next_token import mean_loss, shift_target, sums
-from ..predictor import Answer, Predictor
+from ..predictor import Predictor
 from ..worst import draw_worst, summarise_worst, worst
 from .score import WORDS, bleu4, cider_d, plain
+from .spec import parts
 from .use import CROSS, Describer, attention, search_captions
 
 SAMPLES = 4
+
+
+class CountsCaptions(CountsTokens):
+    """Tokens and padding of captions."""
+
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        real = batch["target"] != self.task.target.ids.pad
+        return int(real.sum() + real.any(1).sum()), real.size, int(real.size - real.sum())
 
 
 @dataclass(frozen=True)
 class Captioning(Generation, abstract=True):
     """The base of tasks of captions, whose batches have, besides "target", what `inputs` makes the input of."""
 
-    header_names: ClassVar[tuple[str, str]] = ("file", "caption")
+    can: ClassVar[Abilities] = (CountsCaptions, SearchesTexts)
 
     def inputs(self, batch: Batch, dtype: Any) -> Array:
         """The network's input of a batch -> images [B, h, w, C], or vectors [B, S, C]."""
@@ -51,10 +60,6 @@ class Captioning(Generation, abstract=True):
     def selection_metric(self) -> tuple[str, int]:
         """Exact match; in an open vocabulary, where captions are seldom the very same, CIDEr-D."""
         return ("cider_d" if self.target.open else "exact_match"), 1
-
-    def tokens(self, batch: Batch) -> tuple[int, int, int]:
-        real = batch["target"] != self.target.ids.pad
-        return int(real.sum() + real.any(1).sum()), real.size, int(real.size - real.sum())
 
     def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
         return shift_target(batch["target"], batch["target"], self.target.ids, self.target.ids.pad)
@@ -103,82 +108,46 @@ class Captioning(Generation, abstract=True):
         )
 
 
-@dataclass(frozen=True)
-class Caption(Captioning):
-    """The task `caption`. A batch is {"image": uint8 [B, h, w, C], "target": int32 [B, T]}, ids padded."""
+class MeasuresImages(MeasuresOthers):
+    """Other images with captions."""
 
-    augment: ImageAugment
-    mean: tuple[float, ...]  # per channel, of pixels in 0..1
-    std: tuple[float, ...]
-
-    unit: ClassVar[str] = "images"
-    predictor: ClassVar[type[Predictor]] = Describer
-
-    @classmethod
-    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> CaptionedImages:
-        c, data, augment = run.model, run.data, run.augment
-        assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
-        how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
-        return open_captions(
-            data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs, seed=run.seed, given=given
-        )
-
-    @classmethod
-    def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Caption:
-        mean, std = (tuple(metadata["preprocess"][name]) for name in ("mean", "std"))
-        data, augment, words = run.data, run.augment, open_one("words", metadata)
-        assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
-        return cls(run.loss.spread_over_all(len(words)), data.length, words, augment, mean, std)
-
-    @classmethod
-    def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
-        data = run.data
-        assert isinstance(data, CaptionData)
-        return record_one("words", make_one(data.tokenizer, data.vocabulary, ()))
-
-    def prepare(self, batch: Batch, keys: Array) -> Batch:
-        """The batch with its images augmented: uint8 [B, h, w, C]."""
-        return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
-
-    def inputs(self, batch: Batch, dtype: Any) -> Array:
-        """The network's input: the images of a batch, normalised. Shapes: batch uint8 [B, h, w, C] -> [B, h, w, C]."""
-        return normalise(batch["image"], self.mean, self.std, dtype)
-
-    @classmethod
-    def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
+    def open_data(
+        self, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
     ) -> Other:
         """Images and captions that were given in Python, or of another source, prepared as the network's own."""
         preprocess = Preprocess.from_dict(metadata["preprocess"])
-        data = run.data
-        assert isinstance(data, CaptionData)
-        return open_other_captions(data, split, preprocess, open_one("words", metadata), run.seed, given)
+        return open_other_captions(parts(run)[1], split, preprocess, open_one("words", metadata), run.seed, given)
 
-    def table(
+
+class TabulatesImages(Tabulates):
+    """A row for each image."""
+
+    def predicted(
         self, split: Captions, result: Evaluation, metadata: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
         """A row for each image: its place in the data, its caption, and that by the network."""
         rows = (
-            (split.name(i), self.target.decode(split.target[i]), self.target.decode(result.predicted[i]))
+            (split.name(i), self.task.target.decode(split.target[i]), self.task.target.decode(result.predicted[i]))
             for i in range(len(split))
         )
         return ("file", "true", "predicted"), rows
 
-    def answers(self, predictor: Describer, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        return map(answer, inputs, predictor.write(inputs, first))
 
-    def draw_result(
+class DrawsCaptions(Draws):
+    """Cross-attention word by word, and the worst captions."""
+
+    def result(
         self, split: Captions, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
     ) -> tuple[tuple[str, ...], Sequence[Part]]:
         """The images with the worst captions, by chrF; of several references the most alike counts."""
-        said = [self.target.decode(row) for row in result.predicted]
-        references = split.references or [(self.target.decode(row),) for row in split.target]
+        said = [self.task.target.decode(row) for row in result.predicted]
+        references = split.references or [(self.task.target.decode(row),) for row in split.target]
         wrong = worst(map(split.name, range(len(split))), references, said, cased=False)
         images, file = (lambda numbers: visible(split.take(numbers))), folder / "worst.png"
         shown = draw_worst(images, wrong, len(split), file, caption)
         return summarise_worst(wrong, len(split), file.name), [shown]
 
-    def pictures(
+    def network(
         self, network: Captioner, data: CaptionedImages, plots: Path, samples: Path, caption: str
     ) -> tuple[str, Sequence[Part]]:
         """Write sample images, and the cross-attention on them, word by word: drawn of the first, kept of all."""
@@ -188,12 +157,46 @@ class Caption(Captioning):
         saved = save_samples(samples, images, truth, data.preprocess.range)
         examples = []
         for title, image in zip(truth, images, strict=True):
-            words, maps = attention(self, network, self.inputs({"image": image[None]}, network.dtype))
+            words, maps = attention(self.task, network, self.task.inputs({"image": image[None]}, network.dtype))
             shown = {"title": title, "image": visible(image), "grid": network.config.vit.grid, "queries": words}
             examples.append({**shown, "weights": maps.reshape(*maps.shape[:3], -1)})
             if len(examples) == 1:
                 draw_words(visible(image), maps, words, plots / "words.png", caption=caption)
         return f"{samples.name}/{saved[0]}" if saved else "", [Attention(caption, examples)]
+
+
+@dataclass(frozen=True)
+class Caption(Captioning):
+    """The task `caption`. A batch is {"image": uint8 [B, h, w, C], "target": int32 [B, T]}, ids padded."""
+
+    augment: ImageAugment
+    mean: tuple[float, ...]  # per channel, of pixels in 0..1
+    std: tuple[float, ...]
+
+    predictor: ClassVar[type[Predictor]] = Describer
+    can: ClassVar[Abilities] = (*Captioning.can, MeasuresImages, TabulatesImages, DrawsCaptions)
+
+    @classmethod
+    def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> CaptionedImages:
+        c, data, augment = parts(run)
+        how = {name: getattr(augment, name) for name in ("normalize", "mean", "std")}
+        return open_captions(
+            data, c.vit.image, c.vit.channels, c.vit.grid, **how, words=c.text.outputs, seed=run.seed, given=given
+        )
+
+    @classmethod
+    def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Caption:
+        mean, std = (tuple(metadata["preprocess"][name]) for name in ("mean", "std"))
+        (_, data, augment), words = parts(run), open_one("words", metadata)
+        return cls(run.loss.spread_over_all(len(words)), data.length, words, augment, mean, std)
+
+    def prepare(self, batch: Batch, keys: Array) -> Batch:
+        """The batch with its images augmented: uint8 [B, h, w, C]."""
+        return {**batch, "image": augment(batch["image"], fold(keys, 0), self.augment)}
+
+    def inputs(self, batch: Batch, dtype: Any) -> Array:
+        """The network's input: the images of a batch, normalised. Shapes: batch uint8 [B, h, w, C] -> [B, h, w, C]."""
+        return normalise(batch["image"], self.mean, self.std, dtype)
 
 
 def in_boxes(maps: Array, touched: Array, tokens: int) -> dict[str, Array]:

@@ -15,24 +15,23 @@ from ...data.captions.config import SHAPES, CaptionData, other_caption_words
 from ...data.texts.config import is_side, numbered_words, size_of_side
 from ...errors import Field, UserError
 from ...models.captioner_config import CaptionerConfig
+from ...text.record import make_one, record_one
 from ..image_spec import ImageSpec, check_images
 from ..spec import MetadataEntry, Shape, StandIn, TaskSpec, check_length, vocabulary_of, with_sizes
 from ..translate.spec import check_decoder, check_network, check_tokenizer
 
 
-class Words(MetadataEntry):
+class Words(MetadataEntry[CaptionerConfig]):
     """The words of captions: a list, or of other tokenizers {"size": ids, "tokenizer": digest of its files}."""
 
     def valid(self, value: Any) -> bool:
         return is_side(value)
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
-        assert isinstance(model, CaptionerConfig)
+    def fits(self, value: Any, model: CaptionerConfig) -> bool:
         return size_of_side(value) == model.text.target_vocabulary == model.text.outputs
 
-    def default(self, model: NetworkConfig) -> tuple[list[str], str]:
+    def default(self, model: CaptionerConfig) -> tuple[list[str], str]:
         """Numbers as words -> (the words, a note)."""
-        assert isinstance(model, CaptionerConfig)
         if not (model.text.target_vocabulary and model.text.outputs):
             raise UserError(
                 "a run of the task caption has words, but the text half of this network takes or gives vectors",
@@ -48,6 +47,11 @@ class Words(MetadataEntry):
         return isinstance(value, Mapping)
 
 
+def parts(run: RunConfig) -> tuple[CaptionerConfig, CaptionData, ImageAugment]:
+    """The network, the data and the augmentation of a run that captions images."""
+    return run.model, run.data, run.augment  # type: ignore[return-value]
+
+
 class CaptioningSpec(TaskSpec, abstract=True):
     """The base of both: whatever they describe, a captioner writes."""
 
@@ -61,12 +65,11 @@ class CaptioningSpec(TaskSpec, abstract=True):
         "attention_in_box": "attention in box",
         "uniform_in_box": "of a uniform map",
     }
-    metadata: ClassVar[Mapping[str, MetadataEntry]] = {"words": Words()}
+    metadata: ClassVar[Mapping[str, MetadataEntry[Any]]] = {"words": Words()}
 
     @classmethod
-    def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
+    def untrained(cls, task: str, model: Any) -> RunConfig:
         """A run with this network that was never trained, on captions as long as it takes."""
-        assert isinstance(model, CaptionerConfig)
         data: Any = cls.data  # with a length
         data = data(source=NO_DATA, length=max(model.text.max_length, 2))
         return RunConfig(task, model, data, cls.augment(), optim=OptimConfig(name="sgd"))
@@ -77,8 +80,7 @@ def stand_in_captions(
 ) -> StandIn:
     """What stands for captions."""
     run = with_sizes(run, dict.fromkeys(run.model.marked("from_data"), size))
-    c, n = run.model, check_length(length, longest, "data.length")
-    assert isinstance(c, CaptionerConfig)
+    c, n = parts(run)[0], check_length(length, longest, "data.length")
     batch = {**inputs, "target": ((run.batch, n - 1), "int32")}
     return StandIn(run, {**metadata, "words": numbered_words(c.text.target_vocabulary)}, batch, batch, n)
 
@@ -88,6 +90,7 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
 
     data = CaptionData
     computes = "vit_jax.tasks.caption.learn:Caption"
+    unit = "images"
     metadata: ClassVar = {**ImageSpec.metadata, **CaptioningSpec.metadata}
 
     @classmethod
@@ -101,8 +104,7 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
         from ...data.captions.shapes import WORDS as OF_SHAPES
         from ...text.vocabulary import closed_vocabulary
 
-        c, data = run.model, run.data
-        assert isinstance(c, CaptionerConfig) and isinstance(data, CaptionData)
+        c, data, _ = parts(run)
         drawn = data.source == SHAPES and data.tokenizer == WORDS
         size = len(closed_vocabulary(OF_SHAPES)) if drawn else vocabulary_of(data)
         images: dict[str, Shape] = {"image": ((run.batch, *(c.pixels() or ())), "uint8")}
@@ -116,9 +118,7 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        model, data, augment = run.model, run.data, run.augment
-        assert isinstance(model, CaptionerConfig)
-        assert isinstance(data, CaptionData) and isinstance(augment, ImageAugment)
+        model, data, augment = parts(run)
         check_network(model, max(1, model.text.target_vocabulary, model.text.outputs))
         if model.memory == "vectors":
             raise UserError(Field("model.memory"), "is vectors, but the data has images", "set it to tokens or patches")
@@ -136,3 +136,8 @@ class CaptionSpec(CaptioningSpec, ImageSpec):
             )
         check_tokenizer(data)
         check_decoder(model.text, "model.text", data.length, "data.length")
+
+    @classmethod
+    def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
+        data = parts(run)[1]
+        return record_one("words", make_one(data.tokenizer, data.vocabulary, ()))

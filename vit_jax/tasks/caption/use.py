@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +18,8 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.captioner import Captioner
 from ..classify.draw import visible
-from ..generated import Generation, Search, Writer, compile_search, tokens_and_end, value
-from ..predictor import ImagePredictor
+from ..generated import Generation, Search, Writer, answer, compile_search, tokens_and_end, value
+from ..predictor import Answer, ImagePredictor
 
 CROSS = "decoder.cross_attention"  # of a caption to the memory
 
@@ -49,6 +49,8 @@ class CaptionWriter(Writer):
     """What captioners of images and of vectors have in common."""
 
     model: Captioner
+
+    header_names = "file", "caption"
 
     @property
     def words(self) -> str:
@@ -81,10 +83,15 @@ class Describer(CaptionWriter, ImagePredictor):
     `model(images, target)` calls the network on normalised images [B, h, w, C] and ids [B, T].
     """
 
-    no_features = ("a captioner pools none of an image", "give the weights of an image network alone")
+    refusals: ClassVar = {
+        "features": ("a captioner pools none of an image", "give the weights of an image network alone")
+    }
 
     def __repr__(self) -> str:
         return f"Describer({describe_network(self.run.model)}; images {self.size}; {self.words})"
+
+    def answers(self, inputs: Sequence[Any], top: int, first: int) -> Iterator[Answer]:
+        return map(answer, inputs, self.write(inputs, first))
 
     def write(self, several: Sequence[Any], first: int = 0) -> list[Any]:
         """The caption of each image."""

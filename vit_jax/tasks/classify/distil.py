@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,37 @@ from ...models.lowering import of_evaluation
 from ...models.state import merge
 from ...models.vit import ViT
 from ..base import Batch
+from ..can import Abilities, HasFrozen
 from .distil_spec import DistilLoss
 from .learn import Classify
 
 KERNELS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}  # of Preprocess: of jax.image.resize
+
+
+class HasTeacher(HasFrozen):
+    """The arrays of a teacher."""
+
+    def load(self, teacher: Teacher | None, target: Target = HERE) -> Distil:
+        """The task with its teacher's weights and normalisation, or logits, in the dtype of its parameters."""
+        assert teacher is not None, "check_complete requires one"
+        task: Distil = self.task
+        wanted = np.dtype(accumulation_dtype(task.dtype))
+        if teacher.config is None:
+            return replace(task, frozen_arrays={"logits": teacher.arrays["logits"].astype(wanted)})
+        preprocess = teacher.metadata["preprocess"]
+        (h, w), trim = preprocess["image"], tuple(preprocess.get("trim", (0, 0)))
+        return replace(
+            task,
+            teacher=definition(teacher.config, task.dtype, wanted, of_evaluation(task.dtype, target)),
+            size=(h + trim[0], w + trim[1]),
+            trim=trim,
+            interpolation=preprocess["interpolation"],
+            frozen_arrays={
+                "parameters": unflatten({name: array.astype(wanted) for name, array in teacher.arrays.items()}),
+                "mean": np.asarray(preprocess["mean"], wanted),
+                "std": np.asarray(preprocess["std"], wanted),
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -38,6 +65,8 @@ class Distil(Classify):
 
     Evaluation and prediction do not need the teacher: they use the head or heads that the network's `pool` states.
     """
+
+    can: ClassVar[Abilities] = (HasTeacher, *Classify.can)
 
     distil: DistilLoss = field(default_factory=DistilLoss)
     dtype: str = "float32"  # in which both networks compute
@@ -52,30 +81,8 @@ class Distil(Classify):
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Distil:
         """The task of a run, without its teacher."""
         task = super().from_run(run, metadata)
-        loss = run.loss
-        assert isinstance(loss, DistilLoss)
+        loss: Any = run.loss  # a DistilLoss
         return replace(task, distil=loss, dtype=run.compute_dtype)
-
-    def load_frozen_arrays(self, teacher: Teacher | None, target: Target = HERE) -> Distil:
-        """The task with its teacher's weights and normalisation, or logits, in the dtype of its parameters."""
-        assert teacher is not None, "check_complete requires one"
-        wanted = np.dtype(accumulation_dtype(self.dtype))
-        if teacher.config is None:
-            return replace(self, frozen_arrays={"logits": teacher.arrays["logits"].astype(wanted)})
-        preprocess = teacher.metadata["preprocess"]
-        (h, w), trim = preprocess["image"], tuple(preprocess.get("trim", (0, 0)))
-        return replace(
-            self,
-            teacher=definition(teacher.config, self.dtype, wanted, of_evaluation(self.dtype, target)),
-            size=(h + trim[0], w + trim[1]),
-            trim=trim,
-            interpolation=preprocess["interpolation"],
-            frozen_arrays={
-                "parameters": unflatten({name: array.astype(wanted) for name, array in teacher.arrays.items()}),
-                "mean": np.asarray(preprocess["mean"], wanted),
-                "std": np.asarray(preprocess["std"], wanted),
-            },
-        )
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:
         """As of `classify`; where the teacher is given as its logits, with "taught" too, those of the batch [B, K]."""

@@ -9,13 +9,12 @@ from typing import Any
 
 from ...config.fields import identity
 from ...config.network import Teacher
-from ...config.outputs import KINDS, Outputs
+from ...config.outputs import Outputs, other_classes
 from ...config.run import LossConfig, RunConfig
-from ...data.images.config import other_classes
 from ...errors import Field, UserError
-from ...models.vit_config import ViTConfig
+from ...kinds.table import class_of
 from ..image_spec import show_value
-from .spec import ClassifySpec, TellsClasses
+from .spec import ClassifySpec, TellsClasses, parts
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class DistilSpec(ClassifySpec):
     @classmethod
     def check(cls, run: RunConfig) -> None:
         super().check(run)
-        model, loss = run.model, run.loss
-        assert isinstance(model, ViTConfig) and isinstance(loss, DistilLoss)
+        model: Any = run.model
+        loss: Any = run.loss
         if not model.distill_head:
             raise UserError(
                 Field("model.distill_head"),
@@ -90,8 +89,8 @@ class DistilSpec(ClassifySpec):
 
 
 def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
-    student, path, c = run.model, teacher.path, teacher.config
-    assert isinstance(student, ViTConfig) and c is not None
+    (student, _, _), path, c = parts(run), teacher.path, teacher.config
+    assert c is not None
     refused = partial(UserError, f"teacher {path}")
     if not isinstance(c, TellsClasses):
         raise refused(f"holds a {c.name}", "give a network that classifies images")
@@ -102,7 +101,7 @@ def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
             f"has {c.classes} classes and this run has {student.classes}", "give a teacher of the same classes"
         )
     if (kind := Outputs.of(teacher.metadata).kind) not in ("", "class"):
-        raise refused(f"its outputs are {KINDS[kind]}", "give a network that predicts classes")
+        raise refused(f"its outputs are {class_of(kind).says}", "give a network that predicts classes")
     names = data.metadata()["class_names"] if data else ()
     if clause := other_classes(teacher.metadata.get("class_names", ()), names):
         raise refused(clause, "give a teacher of the same classes in the same order")
@@ -121,8 +120,7 @@ def _check_network(teacher: Teacher, run: RunConfig, data: Any) -> None:
 
 def _check_logits(teacher: Teacher, run: RunConfig, data: Any) -> None:
     refused, (images, classes) = partial(UserError, f"teacher {teacher.path}"), teacher.arrays["logits"].shape
-    student, own, still = run.model, vars(run.augment), vars(run.augment.without_randomness())
-    assert isinstance(student, ViTConfig)
+    (student, _, _), own, still = parts(run), vars(run.augment), vars(run.augment.without_randomness())
     # Copies of an image are the image, and overfit_batches does not augment.
     drawn = [name for name, value in own.items() if value != still[name] and name != "repeats"]
     if drawn and not run.overfit_batches:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from ...data.images.high_bit_depth import Range, of_range
 from ...figures import attention
 from ...figures.gallery import MOST, draw_gallery
-from ...figures.parts import Attention, Classes, Part, Positions, Section
+from ...figures.parts import Attention, Classes, Part, Positions, Section, Sections
 from ...figures.patches import draw_patches, draw_positions
 from ...figures.results import draw_confusion, draw_numbers, draw_per_class, draw_reliability
 from ...files.output import shorten, write_csv
+from ...kinds.base import Kind
+from ...kinds.classes import Classified, mistakes
+from ...kinds.label_sets import THERE, Labelled, worst_labels
+from ...kinds.numbers import Estimated, Numbers, worst_numbers
 from ...models.vit import ViT, fixed_positions
 from ...models.vit_config import ViTConfig
-from ...scores.suspects import Suspects
-from .kind import Kind
-from .score import Classified, Trust
+from ...scores.calibration import Trust
+from ...scores.suspects import Suspects, join_suspects
 
 WIDE = 22  # letters of a name above an image
 
@@ -72,7 +74,7 @@ def draw_inside(
     draw_patches(visible(images)[0], c.patch_size, plots / "patches.png")
     logits = np.asarray(found["logits"])
     labels = [kind.caption(name, kind.top_k(x, 1)) for name, x in zip(truth, logits, strict=True)]
-    below, file = f"{caption}; true {kind.truth} → {kind.legend}", plots / "attention.png"
+    below, file = f"{caption}; true {kind.each[kind.columns]} → {kind.legend}", plots / "attention.png"
     maps = np.asarray(found["attention"])
     draw_attention(c, images, maps, file, labels=labels, caption=below)
     titles = [label.replace("\n", " ") for label in labels]
@@ -101,12 +103,6 @@ def draw_attention(c: ViTConfig, images: np.ndarray, maps: np.ndarray, path: Pat
     attention.draw_attention(visible(images), maps, c.first_patch, c.grid, of_class, path, **options)
 
 
-def most_confident(result: Classified, labels: np.ndarray) -> np.ndarray:
-    """The numbers of the images that are classified wrong, int [m], the most confident first."""
-    wrong = np.flatnonzero(result.predicted != labels)
-    return wrong[np.argsort(-result.confidence[wrong], kind="stable")]
-
-
 def _gallery(
     split: Any, numbers: np.ndarray, words: Sequence[str], file: Path, title: str, caption: str, empty: str = ""
 ) -> list[tuple[str, str, np.ndarray]]:
@@ -122,7 +118,7 @@ def draw_classes(split: Any, result: Classified, names: Sequence[str], folder: P
     draw_confusion(result.confusion, names, folder / "confusion.png", caption)
     each = result.per_class
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption)
-    worst = most_confident(result, split.labels)[:MOST]
+    worst = mistakes(result, split.labels)[:MOST]
     columns = [x[worst].tolist() for x in (split.labels, result.predicted, result.confidence)]
     words = [
         f"{shorten(names[true], WIDE)}\n→ {shorten(names[said], 14)} ({p:.2f})"
@@ -136,6 +132,17 @@ def draw_classes(split: Any, result: Classified, names: Sequence[str], folder: P
         for (name, _, image), true, said, p in zip(pictures, *columns, strict=True)
     ]
     return Classes(caption, names, result.confusion, each, rows)
+
+
+def draw_classified(kind: Kind, split: Any, result: Classified, folder: Path, caption: str) -> Sequence[Part]:
+    """The confusion matrix, scores of each class, mistakes, reliability, and labels that may be wrong."""
+    names = kind.names
+    classes = draw_classes(split, result, names, folder, caption)
+    sections = trust_section(result.trust, folder, "share that is right", caption)
+    if (found := result.suspects) is not None:
+        given, guesses = ([names[k] for k in each] for each in (split.labels[found.images], found.guesses))
+        sections += suspects_section(split, found, given, guesses, folder, caption)
+    return classes, Sections(sections)
 
 
 def trust_section(trust: Trust | None, folder: Path, what: str, caption: str) -> list[Section]:
@@ -173,32 +180,27 @@ def suspects_section(
     return [Section("Labels that may be wrong", about, images=pictures)]
 
 
-def worst_labels(result: Any, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The most confident mistakes of a Labelled: the numbers of images and of labels, int [m] each, the worst first."""
-    error = np.where((result.predicted != truth) & (truth >= 0), np.abs(result.probabilities - truth), -1.0)
-    worst = np.argsort(-error, axis=None, kind="stable")[:MOST]
-    images, labels = np.unravel_index(worst[error.reshape(-1)[worst] >= 0], truth.shape)
-    return images, labels
-
-
-def worst_numbers(predicted: np.ndarray, truth: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The images with the largest errors in standard deviations, int [m], and the number of each that is worst."""
-    errors = np.abs(predicted - truth) / std
-    worst = np.argsort(-np.nan_to_num(errors.max(1), nan=np.inf), kind="stable")[:MOST]
-    return worst, errors[worst].argmax(1)
-
-
 def _cell(value: float, digits: str = ".4f") -> str:
     """A number of a table; a dash where it is undefined."""
     return "-" if np.isnan(value) else format(value, digits)
 
 
-def label_sections(
-    split: Any, result: Any, names: Sequence[str], thresholds: np.ndarray, folder: Path, caption: str
-) -> list[Section]:
-    """Draw scores of each label of a set and the most confident mistakes, and give the table of labels: thresholds
-    float [K].
-    """
+def draw_labelled(kind: Kind, split: Any, result: Labelled, folder: Path, caption: str) -> Sequence[Part]:
+    """Scores of each label, the most confident mistakes, reliability, and labels that may be wrong."""
+    names = kind.names
+    sections = _each_label(kind, split, result, folder, caption)
+    sections += trust_section(result.trust, folder, "share that has the label", caption)
+    if result.suspects:
+        found, labels = join_suspects(result.suspects)
+        given = [f"{names[k]}: {THERE[1 - guess]}" for k, guess in zip(labels, found.guesses, strict=True)]
+        seems = [THERE[guess] for guess in found.guesses]
+        sections += suspects_section(split, found, given, seems, folder, caption)
+    return [Sections(sections)]
+
+
+def _each_label(kind: Kind, split: Any, result: Labelled, folder: Path, caption: str) -> list[Section]:
+    """A table of the scores of each label of a set, and the most confident mistakes."""
+    names, thresholds = kind.names, kind.thresholds
     each, truth = result.each, split.labels
     draw_per_class(each["precision"], each["recall"], each["f1"], names, folder / "per-class.png", caption, "label")
     positives = (truth == 1).sum(0)
@@ -208,7 +210,7 @@ def label_sections(
         for k, name in enumerate(names)
     ]
     head = ("label", "images", "AP", "AUROC", "precision", "recall", "F1", "threshold")
-    places, labels = worst_labels(result, truth)
+    places, labels = worst_labels(result, truth, MOST)
     words = [
         f"{shorten(names[k], WIDE)}\n{'is there' if truth[i, k] else 'is not there'} ({result.probabilities[i, k]:.2f})"
         for i, k in zip(places, labels, strict=True)
@@ -223,43 +225,31 @@ def label_sections(
     ]
 
 
-@dataclass(frozen=True)
-class Plain:
-    """What a network without eyes would say of K numbers: their mean. Shapes: mean float [K]."""
+def draw_estimated(kind: Numbers, split: Any, result: Estimated, folder: Path, caption: str) -> Sequence[Part]:
+    """Predicted numbers over the true ones, the largest errors, and a table beside those of a network without eyes.
 
-    mean: np.ndarray
-    std: np.ndarray
-    whose: str
-
-    @classmethod
-    def of(cls, labels: np.ndarray) -> Self:
-        """Of the images that are measured, float [n, K]: where those of training are not known."""
-        std = labels.std(0)
-        return cls(labels.mean(0), np.where(std > 0, std, 1), "these images")
-
-
-def number_sections(
-    split: Any, result: Any, names: Sequence[str], plain: Plain, folder: Path, caption: str
-) -> list[Section]:
-    """Draw predicted numbers over the true ones and the largest errors, and give the table of numbers."""
+    That says the mean of the training images, or where this is not known, of those that are measured.
+    """
+    names, mean, std, whose = kind.names, kind.mean, kind.std, "training"
+    if not kind.outputs.std:
+        mean, std, whose = split.labels.mean(0), split.labels.std(0), "these images"
+        std = np.where(std > 0, std, 1)
     each, truth = result.each, split.labels
-    draw_numbers(truth, result.predicted, names, each, plain.mean, folder / "numbers.png", caption, plain.whose)
-    scores, blind = ("mae", "rmse", "r2", "pearson", "spearman"), truth - plain.mean
+    draw_numbers(truth, result.predicted, names, each, mean, folder / "numbers.png", caption, whose)
+    scores, blind = ("mae", "rmse", "r2", "pearson", "spearman"), truth - mean
     errors = np.abs(blind).mean(0), np.sqrt((blind**2).mean(0))
     rows = [
         (name, *(_cell(each[s][k], ".4g") for s in scores), *(_cell(values[k], ".4g") for values in errors))
         for k, name in enumerate(names)
     ]
     head = ("number", "MAE", "RMSE", "R2", "Pearson", "Spearman", "MAE of the mean", "RMSE of the mean")
-    worst, at = worst_numbers(result.predicted, truth, plain.std)
+    worst, at = worst_numbers(result.predicted, truth, std, MOST)
     words = [
         f"{shorten(names[k], WIDE)}\n{truth[i, k]:.4g} → {result.predicted[i, k]:.4g}"
         for i, k in zip(worst, at, strict=True)
     ]
-    title = f"The largest errors, in standard deviations of {plain.whose}: truth → prediction"
+    title = f"The largest errors, in standard deviations of {whose}: truth → prediction"
     pictures = _gallery(split, worst, words, folder / "wrong.png", title, caption)
-    about = f"{caption}; the last columns are the errors of always saying the mean of {plain.whose}"
-    return [
-        Section("Each number", about, folder / "numbers.png", head, rows),
-        Section("The largest errors", caption, images=pictures),
-    ]
+    about = f"{caption}; the last columns are the errors of always saying the mean of {whose}"
+    numbers = Section("Each number", about, folder / "numbers.png", head, rows)
+    return [Sections([numbers, Section("The largest errors", caption, images=pictures)])]

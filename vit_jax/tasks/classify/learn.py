@@ -1,8 +1,8 @@
-"""Images to one of K classes, to a set of K labels, or to K numbers: what differs by kind is in a file each."""
+"""Images to one of K classes, to a set of K labels, or to K numbers: what differs by kind is in kinds/."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -16,8 +16,6 @@ from ...config.dotted import replace_fields
 from ...config.outputs import Outputs
 from ...config.run import LossConfig, RunConfig
 from ...data.base import GivenData, Other
-from ...data.images.config import ImageData, numbered_classes
-from ...data.images.labels import labels_of
 from ...data.images.open import open_images, open_other_images
 from ...data.images.preprocess import Preprocess
 from ...data.images.splits import Dataset, Split
@@ -25,26 +23,128 @@ from ...data.images.stream import open_stream, stream_in
 from ...errors import UserError
 from ...figures.parts import Part
 from ...files.output import digits
-from ...files.terminal import printable
+from ...kinds.base import Kind
+from ...kinds.classes import Classes, Classified, score
+from ...kinds.table import kind_of
 from ...models.layers import fold
 from ...models.vit import ViT
 from ...models.vit_config import ViTConfig
 from ..base import Batch, Evaluation, Task
-from ..predictor import Answer, Predictor
+from ..can import Abilities, Calibrates, Counts, Draws, Examines, MeasuresOthers, Probes, Tabulates
+from ..predictor import Predictor
 from ..table import task_spec
-from .classes import ClassKind
 from .draw import draw_inside, of_several_classes, save_samples
-from .kind import Kind
-from .label_sets import SetKind
-from .numbers import NumberKind
-from .score import Classified, score
-from .spec import ClassifySpec, TellsClasses
+from .spec import ClassifySpec, parts
 from .use import Classifier, ResNetClassifier, captured
 
 FLIP = "flip_"  # begins the names of outputs of an image and its mirror image
 SAMPLES = 4
-# The kinds, by the names that config/outputs.py gives them.
-KINDS: dict[str, type[Kind]] = {"class": ClassKind, "set": SetKind, "number": NumberKind}
+
+
+class CountsWeights(Counts):
+    """Images count by the weights of their classes, labels where they are known."""
+
+    def denominator(self, batch: Batch) -> Array | None:
+        return self.task.kind.denominator(batch)  # type: ignore[no-any-return]
+
+
+class ExaminesClasses(Examines):
+    """What its kind measures of a final result."""
+
+    def examine(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
+        """With all that its kind measures of a final result."""
+        return self.task.measured(self.task.kind.examined, split, out)
+
+    def resample(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> dict[str, float]:
+        return self.task.kind.with_ranks(split, out).metrics
+
+    def at_chance(self, split: Split, result: Evaluation) -> str:
+        return self.task.kind.at_chance(split, result)
+
+    def mirrored(self) -> Classify:
+        """The task whose evaluations also have those of the mean of the logits of an image and its mirror image."""
+        return replace(self.task, mirrors=True)
+
+
+class MeasuresImages(MeasuresOthers):
+    """Other images with labels."""
+
+    def open_data(
+        self, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
+    ) -> Other:
+        """Images that the network was not trained on, with their labels as the network has them."""
+        preprocess = Preprocess.from_dict(metadata["preprocess"])
+        c, data, _ = parts(run)
+        return open_other_images(data, split, preprocess, kind_of(Outputs.of(metadata), c.classes).outputs, given)
+
+
+class ProbesClasses(Probes):
+    """A network of images gives features."""
+
+    @property
+    def unprobed(self) -> str:
+        """Why a probe cannot learn from the data of training, which have no classes; empty: it can."""
+        return "" if isinstance(self.task.kind, Classes) else f"this network was trained on {self.task.kind.each[1]}"
+
+    def probed(self) -> ClassifyProbe:
+        return ClassifyProbe(**{f.name: getattr(self.task, f.name) for f in fields(Classify)})
+
+
+class CalibratesKind(Calibrates):
+    """Temperature and thresholds."""
+
+    @property
+    def decides(self) -> tuple[str, ...]:
+        return self.task.kind.calibrated  # type: ignore[no-any-return]
+
+    def calibrate(self, split: Split, out: dict[str, np.ndarray]) -> tuple[dict[str, Any], Classify]:
+        """The temperature and the thresholds that its kind finds."""
+        task = self.task
+        found = task.kind.calibration(split.labels, out["logits"])
+        outputs = replace(task.kind.outputs, temperature=found.temperature or 1.0, thresholds=found.thresholds)
+        entries = {"examples": len(split), **vars(found), "notes": list(found.notes)}
+        entries["thresholds"] = list(found.thresholds)
+        return entries, replace(task, kind=replace(task.kind, outputs=outputs))
+
+
+class TabulatesKind(Tabulates):
+    """Labels, and what is predicted of each image."""
+
+    def predicted(
+        self, split: Split, result: Evaluation, metadata: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
+        return self.task.kind.table(split, result)
+
+    def values(self, split: Split, result: Evaluation) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
+        """For each image its file or its place in the data, the truth, and every probability or number."""
+        truth = self.task.kind.truths(split.labels)
+        values = zip(*truth.values(), self.task.kind.values_of(result), strict=True)
+        rows = ((split.name(i), *true, *digits(row)) for i, (*true, row) in enumerate(values))
+        return ("file", *truth, *self.task.kind.names), rows
+
+
+class DrawsImages(Draws):
+    """What is inside a network of images, and what its kind draws of results."""
+
+    def result(
+        self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
+        return (), self.task.kind.draw_result(split, result, folder, caption)
+
+    def network(
+        self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
+        """Write sample images with several labels, and figures of patches, position embeddings and attention."""
+        split = data.splits.get("test") or data.splits.get("validation") or data.splits["train"]
+        if not hasattr(split, "images"):  # batches of an iterator, which are gone
+            return "", ()
+        kind = kind_of(data.outputs)
+        chosen = of_several_classes(kind.groups(split.labels), SAMPLES)
+        images, truth = split.take(chosen), [kind.words(each) for each in split.labels[chosen]]
+        saved = save_samples(samples, images, truth, data.preprocess.range)
+        found = captured(network, self.task.images({"image": images}, network.dtype), ("logits", "attention"))
+        inside = draw_inside(network, images, found, plots, caption, truth, self.task.kind)
+        return f"{samples.name}/{saved[0]}" if saved else "", inside
 
 
 @dataclass(frozen=True)
@@ -54,11 +154,14 @@ class Classify(Task):
     augment: ImageAugment
     mean: tuple[float, ...]  # per channel, of pixels in 0..1
     std: tuple[float, ...]
-    kind: Kind = field(default_factory=ClassKind)
+    kind: Kind = field(default_factory=Classes)
     mirrors: bool = field(default=False, kw_only=True)  # `outputs` also has those of an image and its mirror image
 
-    unit: ClassVar[str] = "images"
     predictor: ClassVar[type[Predictor]] = Classifier
+    can: ClassVar[Abilities] = (
+        *(CountsWeights, ExaminesClasses, MeasuresImages, ProbesClasses),
+        *(CalibratesKind, TabulatesKind, DrawsImages),
+    )
 
     @property
     def selection_metric(self) -> tuple[str, int]:
@@ -66,26 +169,24 @@ class Classify(Task):
 
     @classmethod
     def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> Dataset:
-        c, data, augment = run.model, run.data, run.augment
-        assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+        c, data, augment = parts(run)
         if given is not None and stream_in(given) is not None:
             return cls._open_stream(run, given)
         how = {name: getattr(augment, name) for name in ("normalize", "mean", "std", "repeats")}
         how |= {"classes": c.classes, "seed": run.seed, "given": given, "fetch": fetch}
         opened = open_images(data, c.image, c.channels, **how)
         cls.check_kind(run, opened.outputs.kind)
-        validation = opened.splits.get("validation")
-        if validation is not None and not len(labels_of(opened.outputs).present(validation.labels)):
+        kind, validation = kind_of(opened.outputs), opened.splits.get("validation")
+        if validation is not None and not len(kind.present(validation.labels)):
             what = "no image of its validation split has any label, so it cannot choose the best weights"
             raise UserError(f"data.source {data.source}", what, "give images that have, or set `data.validation 0`")
-        found, remarks = KINDS[opened.outputs.kind].balanced(run, opened.outputs, opened.splits["train"].labels)
+        found, remarks = kind.balanced(run, opened.splits["train"].labels)
         return replace(opened, of_loss=found, remarks=(*opened.remarks, *remarks))
 
     @classmethod
     def _open_stream(cls, run: RunConfig, given: GivenData) -> Dataset:
         """`open_data` of an iterator of batches."""
-        c, data, augment = run.model, run.data, run.augment
-        assert isinstance(c, TellsClasses) and isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+        c, data, augment = parts(run)
         preprocess = Preprocess.of(data, c.image, c.channels, augment.mean, augment.std)
         opened = open_stream(data, preprocess, augment.normalize, c.classes, given, run.epochs, run.max_steps)
         cls.check_kind(run, opened.outputs.kind)
@@ -97,28 +198,18 @@ class Classify(Task):
     @classmethod
     def check_kind(cls, run: RunConfig, kind: str) -> None:
         """Raise UserError where a run cannot learn labels of a kind."""
-        spec = task_spec(run.task)
-        assert issubclass(spec, ClassifySpec)
+        spec: Any = task_spec(run.task)  # a ClassifySpec
         spec.check_kind(run, kind)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Self:
         """The task of a run, with the mean and std of its preprocessing."""
         preprocess = metadata["preprocess"]
-        c, augment = run.model, run.augment
-        assert isinstance(c, TellsClasses) and isinstance(augment, ImageAugment)
+        c, data, augment = parts(run)
         mean, std = tuple(preprocess["mean"]), tuple(preprocess["std"])
-        assert isinstance(run.data, ImageData)
         kind = kind_of(Outputs.of(metadata), c.classes, run.loss, metadata)
-        alike = run.data.sampling != "natural" or run.loss.class_weights != "none" or run.loss.prior
+        alike = data.sampling != "natural" or run.loss.class_weights != "none" or run.loss.prior
         return cls(augment, mean, std, replace(kind, alike=alike))
-
-    def mirrored(self) -> Self:
-        """The task whose evaluations also have those of the mean of the logits of an image and its mirror image."""
-        return replace(self, mirrors=True)
-
-    def probed(self) -> ClassifyProbe:
-        return ClassifyProbe(**{f.name: getattr(self, f.name) for f in fields(Classify)})
 
     def prepare(self, batch: Batch, keys: Array) -> Batch:
         """The batch with its images augmented: batch uint8 [B, h, w, C], keys [B]."""
@@ -132,9 +223,6 @@ class Classify(Task):
     def images(self, batch: Batch, dtype: Any) -> Array:
         """The network's input: the images of a batch, normalised. Returns [B, h, w, C]."""
         return normalise(batch["image"], self.mean, self.std, dtype)
-
-    def denominator(self, batch: Batch) -> Array | None:
-        return self.kind.denominator(batch)
 
     def loss(
         self, model: ViT, batch: Batch, keys: Array, denominator: Array | None = None
@@ -152,13 +240,10 @@ class Classify(Task):
             out |= {f"{FLIP}{name}": values for name, values in both.items()}
         return out
 
-    def at_chance(self, split: Split, result: Evaluation) -> str:
-        return self.kind.at_chance(split, result)
-
     def score(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
-        return self._measured(self.kind.score, split, out)
+        return self.measured(self.kind.score, split, out)
 
-    def _measured(self, measure: Callable[..., Evaluation], split: Split, out: dict[str, np.ndarray]) -> Evaluation:
+    def measured(self, measure: Callable[..., Evaluation], split: Split, out: dict[str, np.ndarray]) -> Evaluation:
         """What a method of the kind measures of a split; with `mirrors` also of the outputs of mirror images."""
         plain = measure(split, {name: x for name, x in out.items() if not name.startswith(FLIP)})
         if not self.mirrors:
@@ -167,88 +252,10 @@ class Classify(Task):
             plain, flipped=measure(split, {n.removeprefix(FLIP): x for n, x in out.items() if n.startswith(FLIP)})
         )
 
-    def examine(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> Evaluation:
-        """With all that its kind measures of a final result."""
-        return self._measured(self.kind.examined, split, out)
-
-    def resample(self, config: ViTConfig, split: Split, out: dict[str, np.ndarray]) -> dict[str, float]:
-        return self.kind.with_ranks(split, out).metrics
-
-    @property
-    def calibrated(self) -> tuple[str, ...]:
-        return self.kind.calibrated
-
-    def calibrate(self, split: Split, out: dict[str, np.ndarray]) -> tuple[dict[str, Any], Self]:
-        """The temperature and the thresholds that its kind finds."""
-        found = self.kind.calibration(split.labels, out["logits"])
-        outputs = replace(self.kind.outputs, temperature=found.temperature or 1.0, thresholds=found.thresholds)
-        entries = {"examples": len(split), **vars(found), "notes": list(found.notes)}
-        entries["thresholds"] = list(found.thresholds)
-        return entries, replace(self, kind=replace(self.kind, outputs=outputs))
-
-    @classmethod
-    def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
-    ) -> Other:
-        """Images that the network was not trained on, with their labels as the network has them."""
-        preprocess = Preprocess.from_dict(metadata["preprocess"])
-        data, c = run.data, run.model
-        assert isinstance(data, ImageData) and isinstance(c, TellsClasses)
-        return open_other_images(data, split, preprocess, kind_of(Outputs.of(metadata), c.classes).outputs, given)
-
-    def table(
-        self, split: Split, result: Evaluation, metadata: Mapping[str, Any]
-    ) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
-        return self.kind.table(split, result)
-
-    def values_table(self, split: Split, result: Evaluation) -> tuple[tuple[str, ...], Iterable[tuple[str | int, ...]]]:
-        """For each image its file or its place in the data, the truth, and every probability or number."""
-        truth = self.kind.truths(split.labels)
-        values = zip(*truth.values(), self.kind.values_of(result), strict=True)
-        rows = ((split.name(i), *true, *digits(row)) for i, (*true, row) in enumerate(values))
-        return ("file", *truth, *self.kind.outputs.names), rows
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        return self.kind.header
-
-    def answers(self, predictor: Classifier, inputs: Sequence[Any], top: int, first: int = 0) -> Iterator[Answer]:
-        predictor.check_known(top)
-        logits = predictor.logits(inputs, len(inputs))
-        for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
-            said = self.kind.top_k(row, top)
-            line = printable(f"{file}: {self.kind.line(said)}")
-            yield Answer(file, said, line, self.kind.rows(str(file), said), self.kind.plain(said), values)
-
-    def draw_result(
-        self, split: Split, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[tuple[str, ...], Sequence[Part]]:
-        return (), self.kind.draw_result(split, result, folder, caption)
-
-    def pictures(
-        self, network: ViT, data: Dataset, plots: Path, samples: Path, caption: str
-    ) -> tuple[str, Sequence[Part]]:
-        """Write sample images with several labels, and figures of patches, position embeddings and attention."""
-        split = data.splits.get("test") or data.splits.get("validation") or data.splits["train"]
-        if not hasattr(split, "images"):  # batches of an iterator, which are gone
-            return "", ()
-        labels = labels_of(data.outputs)
-        chosen = of_several_classes(labels.groups(split.labels), SAMPLES)
-        images, truth = split.take(chosen), [labels.words(each, data.outputs) for each in split.labels[chosen]]
-        saved = save_samples(samples, images, truth, data.preprocess.range)
-        found = captured(network, self.images({"image": images}, network.dtype), ("logits", "attention"))
-        inside = draw_inside(network, images, found, plots, caption, truth, self.kind)
-        return f"{samples.name}/{saved[0]}" if saved else "", inside
-
 
 @dataclass(frozen=True)
 class ClassifyProbe(Classify):
     """`classify` as a probe sees it: the network gives features, and the classes are those of any data."""
-
-    @property
-    def unprobed(self) -> str:
-        """Why a probe cannot learn from the data of training, which have no classes; empty: it can."""
-        return "" if isinstance(self.kind, ClassKind) else f"this network was trained on {self.kind.truth}"
 
     @classmethod
     def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> Dataset:
@@ -274,15 +281,3 @@ class ClassifyResNet(Classify):
     """The task `classify-resnet`: `classify` with a network that has no attention to be drawn."""
 
     predictor: ClassVar[type[Predictor]] = ResNetClassifier
-
-
-def kind_of(
-    outputs: Outputs, count: int, loss: LossConfig | None = None, metadata: Mapping[str, Any] | None = None
-) -> Kind:
-    """The kind of so many outputs: several of which nothing is stated are classes; those without names have numbers."""
-    if not outputs.kind and count > 1:
-        outputs = replace(outputs, kind="class")
-    if outputs.kind in KINDS and not outputs.names:
-        outputs = replace(outputs, names=tuple(numbered_classes(count)))
-    weights, log_prior = (tuple((metadata or {}).get(name, ())) for name in ("loss_weights", "log_prior"))
-    return KINDS.get(outputs.kind, Kind)(outputs, loss or LossConfig(), weights, log_prior)

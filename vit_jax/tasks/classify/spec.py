@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,24 +13,17 @@ from ...augmentation.config import ImageAugment
 from ...config.dotted import replace_fields
 from ...config.fields import are_texts
 from ...config.network import NetworkConfig
-from ...config.outputs import KINDS, Outputs, are_outputs
+from ...config.outputs import Outputs, is_entry, numbered_classes, other_classes
 from ...config.run import LossConfig, RunConfig
-from ...data.images.config import ImageData, numbered_classes, other_classes
+from ...data.images.config import ImageData
 from ...errors import Field, UserError, fields_inside
+from ...kinds.table import EMBEDDING, KINDS, are_outputs, class_of
 from ...models.resnet_config import ResNetConfig
 from ...models.vit_config import ViTConfig
 from ..image_spec import ImageSpec, TakesImages, check_images, show_value
 from ..spec import MetadataEntry, StandIn, with_sizes
 
 HEADS = ("head", "distill_head")
-# {kind of outputs: the values of loss.name that it has, the default first}
-LOSSES: Mapping[str, tuple[str, ...]] = {
-    "class": ("cross_entropy", "binary"),
-    "set": ("binary",),
-    "number": ("squared",),
-}
-# Fields of a loss that not every kind has, beside its name: {field: the kinds that have it}.
-_OF = {"class_weights": ("class", "set"), "prior": ("class",), "focal": ("class", "set")}
 
 
 @runtime_checkable
@@ -42,7 +35,7 @@ class TellsClasses(TakesImages, Protocol):
         """The number of classes; 0: the network has no head, or its data determines them."""
 
 
-class ClassNames(MetadataEntry):
+class ClassNames(MetadataEntry[TellsClasses]):
     """The names of the classes, a list of texts."""
 
     of_head = True
@@ -50,19 +43,17 @@ class ClassNames(MetadataEntry):
     def valid(self, value: Any) -> bool:
         return are_texts(value)
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
-        assert isinstance(model, TellsClasses)
+    def fits(self, value: Any, model: TellsClasses) -> bool:
         return len(value) == model.classes
 
-    def default(self, model: NetworkConfig) -> tuple[list[str], str]:
-        assert isinstance(model, TellsClasses)
+    def default(self, model: TellsClasses) -> tuple[list[str], str]:
         return numbered_classes(model.classes), "classes are called by their numbers"
 
     def conflict(self, given: Any, wanted: Any) -> str:
         return other_classes(given, wanted)
 
 
-class OutputsEntry(MetadataEntry):
+class OutputsEntry(MetadataEntry[TellsClasses]):
     """What the outputs are, where they are no classes: see config/outputs.py."""
 
     of_head = True
@@ -71,34 +62,37 @@ class OutputsEntry(MetadataEntry):
     def valid(self, value: Any) -> bool:
         return are_outputs(value)
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
+    def fits(self, value: Any, model: TellsClasses) -> bool:
         """Whether the network has outputs of this kind, and there is a name for each or for none."""
-        assert isinstance(model, TellsClasses)
         outputs = Outputs.of({"outputs": value})
         lists = (outputs.names, outputs.mean, outputs.std, outputs.thresholds)
         one_each = all(len(each) in (0, model.classes) for each in lists) and len(outputs.mean) == len(outputs.std)
-        return one_each and bool(model.classes or outputs.kind == "embedding")
+        return one_each and bool(model.classes or outputs.kind == EMBEDDING)
 
     def conflict(self, given: Any, wanted: Any) -> str:
         """A clause naming the first name that is another, of outputs of one kind."""
         if wanted is None or given["kind"] != wanted["kind"]:
             return ""
         names, ours = given.get("names") or (), wanted.get("names") or ()
-        return other_classes(names, ours, {"set": "label", "number": "number"}.get(given["kind"], "class"))
+        return other_classes(names, ours, class_of(given["kind"]).each[0])
 
 
-class LossNumbers(MetadataEntry):
-    """A number for each output that its loss needs: see balance.py."""
+class LossNumbers(MetadataEntry[TellsClasses]):
+    """A number for each output that its loss needs: see kinds/balance.py."""
 
     of_head = True
     of_training = True
 
     def valid(self, value: Any) -> bool:
-        return isinstance(value, list) and all(type(x) in (int, float) and math.isfinite(x) for x in value)
+        return is_entry("mean", value)
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
-        assert isinstance(model, TellsClasses)
+    def fits(self, value: Any, model: TellsClasses) -> bool:
         return len(value) == model.classes
+
+
+def parts(run: RunConfig) -> tuple[TellsClasses, ImageData, ImageAugment]:
+    """The network, the data and the augmentation of a run that classifies."""
+    return run.model, run.data, run.augment  # type: ignore[return-value]
 
 
 class ClassifySpec(ImageSpec):
@@ -107,11 +101,11 @@ class ClassifySpec(ImageSpec):
     network: ClassVar[type[NetworkConfig]] = ViTConfig
     data = ImageData
     computes = "vit_jax.tasks.classify.learn:Classify"
-    losses = tuple(dict.fromkeys(name for names in LOSSES.values() for name in names))
+    unit = "images"
+    losses = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.losses))
     weighs = True
     main_metrics: ClassVar = {
-        **{"accuracy": "accuracy", "balanced_accuracy": "balanced", "accuracy_top5": "top-5", "map": "mAP"},
-        **{"rmse": "RMSE", "rmse_scaled": "RMSE/std", "mae": "MAE", "r2": "R2", "subset_accuracy": "subset"},
+        **{name: title for kind in KINDS.values() for name, title in kind.main_metrics.items()},
         **{"f1_macro": "f1", "loss": "loss"},
     }
     metadata: ClassVar = {
@@ -123,20 +117,20 @@ class ClassifySpec(ImageSpec):
     @classmethod
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
         """Images with labels of the kind that data.target states, classes where it states none."""
-        assert isinstance(run.data, ImageData)
-        kind, run = run.data.target or "class", with_sizes(run, {})
-        c, b = run.model, run.batch
-        assert isinstance(c, TellsClasses)
+        run = with_sizes(run, {})
+        c, data, _ = parts(run)
+        name, b = data.target or "class", run.batch
+        kind = class_of(name)
         metadata: dict[str, Any] = {"preprocess": {"mean": [0.5] * c.channels, "std": [0.5] * c.channels}}
-        metadata |= Outputs(kind, tuple(numbered_classes(c.classes))).to_metadata()
+        metadata |= Outputs(name, tuple(numbered_classes(c.classes))).to_metadata()
         metadata |= {"loss_weights": [1.0] * c.classes} if run.loss.class_weights != "none" else {}
         metadata |= {"log_prior": [0.0] * c.classes} if run.loss.prior else {}
-        labels = {"class": ((b,), "int32"), "set": ((b, c.classes), "int8"), "number": ((b, c.classes), "float32")}
-        examples = {"image": ((b, *(run.model.pixels() or ())), "uint8"), "label": labels[kind]}
+        label = ((b, c.classes) if kind.columns else (b,), kind.dtype)
+        examples = {"image": ((b, *(run.model.pixels() or ())), "uint8"), "label": label}
         return StandIn(cls.with_data(run, metadata), metadata, {**examples, "row": ((b,), "int32")}, examples)
 
     @classmethod
-    def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry]:
+    def needed(cls, metadata: Mapping[str, Any]) -> Mapping[str, MetadataEntry[Any]]:
         """Names of classes are needed where outputs of another kind are not stated; what only training reads is not."""
         without = {
             name for name, entry in cls.metadata.items() if entry.of_training or entry.optional
@@ -147,15 +141,13 @@ class ClassifySpec(ImageSpec):
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        model = run.model
-        assert isinstance(model, TellsClasses)
+        model, data, _ = parts(run)
         with fields_inside("model"):
             replace_fields(run.model, {"classes": model.classes or 1}).check()
         check_images(model, run)
         check_sampling(run)
-        assert isinstance(run.data, ImageData)
-        check_folds(run.data)
-        cls.check_kind(run, run.data.target)
+        check_folds(data)
+        cls.check_kind(run, data.target)
 
     @classmethod
     def check_kind(cls, run: RunConfig, kind: str) -> None:
@@ -167,7 +159,7 @@ class ClassifySpec(ImageSpec):
         theirs, ours = (Outputs.of(metadata).kind for metadata in (given, wanted))
         if not (theirs and ours) or theirs == ours:
             return ""
-        return f"its outputs are {KINDS[theirs]}, and here they are {KINDS[ours]}"
+        return f"its outputs are {class_of(theirs).says}, and here they are {class_of(ours).says}"
 
     @classmethod
     def refitted(
@@ -197,13 +189,12 @@ class ClassifySpec(ImageSpec):
     def with_data(cls, run: RunConfig, metadata: Mapping[str, Any]) -> RunConfig:
         """The run with the kind of its labels, and the loss that goes with that."""
         kind = Outputs.of(metadata).kind
-        return replace_fields(run, {"data.target": kind, "loss.name": run.loss.name or LOSSES[kind][0]})
+        return replace_fields(run, {"data.target": kind, "loss.name": run.loss.name or class_of(kind).losses[0]})
 
 
 def check_sampling(run: RunConfig) -> None:
     """Raise UserError where `data.sampling` is combined with what it cannot be."""
-    data, augment = run.data, run.augment
-    assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
+    _, data, augment = parts(run)
     if data.sampling != "natural" and augment.repeats > 1:
         raise UserError(
             Field("data.sampling"),
@@ -233,65 +224,49 @@ def check_loss(run: RunConfig, kind: str) -> None:
     """Raise UserError naming the first field of a run that its kind of outputs does not have, or that excludes
     others.
     """
-    data, augment = run.data, run.augment
-    assert isinstance(data, ImageData) and isinstance(augment, ImageAugment)
-    if kind:
-        _check_kind(run.loss, data, kind)
-        if kind == "number":
-            _check_augment(augment)
-    for field, other, why in _excluded(run.loss, data, augment):
-        raise UserError(Field(field[0]), f"is {field[1]} and {other[0]} is {other[1]}", why)
-
-
-def _check_kind(loss: LossConfig, data: ImageData, kind: str) -> None:
-    if loss.name and loss.name not in LOSSES[kind]:
-        choices = " or ".join(LOSSES[kind])
-        raise UserError(
-            Field("loss.name"), f"is {loss.name}, but data.target is {kind}", f"choose {choices}, or leave it out"
-        )
-    for name, kinds in _OF.items():
+    _, data, augment = parts(run)
+    loss, has = run.loss, class_of(kind)
+    of_kind = f"but data.target is {kind}"
+    if kind and loss.name and loss.name not in has.losses:
+        choices = " or ".join(has.losses)
+        raise UserError(Field("loss.name"), f"is {loss.name}, {of_kind}", f"choose {choices}, or leave it out")
+    for name in dict.fromkeys(name for other in KINDS.values() for name in other.loss_fields) if kind else ():
         value = getattr(loss, name)
-        if value != getattr(LossConfig, name) and kind not in kinds:
-            what = f"is {value}, but data.target is {kind}"
-            raise UserError(Field(f"loss.{name}"), what, f"leave it out: only {' and '.join(kinds)} can have it")
-    if kind == "set" and loss.class_weights == "effective":
-        what = "is effective, which is for classes, and data.target is set"
-        raise UserError(Field("loss.class_weights"), what, "give balanced or a file")
-    if kind == "set" and loss.label_smoothing and loss.smoothing != "torch":
-        what = f"is {loss.smoothing}, which spreads over other classes, and data.target is set"
-        raise UserError(Field("loss.smoothing"), what, "give torch")
-    if data.sampling != "natural" and kind != "class":
-        what = f"is {data.sampling}, but data.target is {kind}"
-        raise UserError(Field("data.sampling"), what, "set it to natural: only classes have sizes to even out")
+        if value != getattr(LossConfig, name) and name not in has.loss_fields:
+            kinds = " and ".join(each for each, other in KINDS.items() if name in other.loss_fields)
+            remedy = f"leave it out: only {kinds} can have it"
+            raise UserError(Field(f"loss.{name}"), f"is {value}, {of_kind}", remedy)
+    has.check_loss(loss)
+    if kind and data.sampling != "natural" and has.columns:
+        remedy = "set it to natural: only classes have sizes to even out"
+        raise UserError(Field("data.sampling"), f"is {data.sampling}, {of_kind}", remedy)
+    if has.amounts:
+        _check_augment(augment, kind)
+    for field, other, why in _excluded(loss, data, augment):
+        value, excluding = (attrgetter(name)(run) for name in (field, other))
+        raise UserError(Field(field), f"is {value} and {other} is {excluding}", why)
 
 
-def _excluded(
-    loss: LossConfig, data: ImageData, augment: ImageAugment
-) -> Iterator[tuple[tuple[str, Any], tuple[str, Any], str]]:
-    """((field, value), (another, its value) that excludes it, a remedy)."""
-    prior, weights, focal = (
-        (f"loss.{name}", getattr(loss, name)) for name in ("prior", "class_weights", "focal")
-    )  # fmt: skip
-    sampling = ("data.sampling", data.sampling)
+def _excluded(loss: LossConfig, data: ImageData, augment: ImageAugment) -> Iterator[tuple[str, str, str]]:
+    """(field of a run, another that excludes it, a remedy)."""
+    weighed, sampled = loss.class_weights != "none", data.sampling != "natural"
     twice = "both even out the same classes, so keep one of them"
-    if loss.prior and loss.class_weights != "none":
-        yield prior, weights, twice
-    if data.sampling != "natural" and loss.prior:
-        yield sampling, prior, twice
-    if data.sampling != "natural" and loss.class_weights != "none":
-        yield sampling, weights, twice
+    if loss.prior and weighed:
+        yield "loss.prior", "loss.class_weights", twice
+    if sampled and loss.prior:
+        yield "data.sampling", "loss.prior", twice
+    if sampled and weighed:
+        yield "data.sampling", "loss.class_weights", twice
     if loss.prior and loss.name == "binary":
-        yield prior, ("loss.name", loss.name), "a prior is for the softmax, so set loss.name to cross_entropy"
+        yield "loss.prior", "loss.name", "a prior is for the softmax, so set loss.name to cross_entropy"
     sharp = "a focal loss needs labels of 0 and 1: set one of the two to 0"
     if loss.focal and loss.label_smoothing:
-        yield focal, ("loss.label_smoothing", loss.label_smoothing), sharp
+        yield "loss.focal", "loss.label_smoothing", sharp
     if loss.focal and augment.mixes:
-        name = "mixup" if augment.mixup else "cutmix"
-        other = (f"augment.{name}", getattr(augment, name))
-        yield focal, other, sharp
+        yield "loss.focal", "augment.mixup" if augment.mixup else "augment.cutmix", sharp
 
 
-def _check_augment(augment: ImageAugment) -> None:
+def _check_augment(augment: ImageAugment, kind: str) -> None:
     """Raise UserError where augmentation may change the numbers of an image, unless the user says that it does not."""
     on = [
         f
@@ -303,7 +278,7 @@ def _check_augment(augment: ImageAugment) -> None:
         off = ", ".join(f"augment.{each.name} to {show_value(each.default)}" for each in on)
         raise UserError(
             Field(f"augment.{name}"),
-            f"is {show_value(value)}, but data.target is number, "
-            "and what an image shows may then no longer be its numbers",
+            f"is {show_value(value)}, but data.target is {kind}, "
+            f"and what an image shows may then no longer be its {class_of(kind).each[1]}",
             f"set {off}; or, if they stay what they are, augment.with_numbers to True",
         )

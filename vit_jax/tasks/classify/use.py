@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,20 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ...config.outputs import KINDS, Outputs
+from ...config.outputs import Outputs
 from ...errors import Field, UserError
 from ...figures.figure import drawn
 from ...files.output import predictions, shorten, write_npz
+from ...files.terminal import printable
+from ...kinds.base import Kind
+from ...kinds.table import EMBEDDING
 from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.layers import accumulation_dtype
 from ...models.vit import ViT, sized
 from ..capability import EXPLAIN_BATCH, EXPLAIN_STEPS
-from ..predictor import BATCH, ImagePredictor, Predictor, batches, check_positive
+from ..predictor import BATCH, Answer, ImagePredictor, Predictor, batches, check_positive
 from .draw import draw_attention
-from .kind import Kind
 
 SHOWN = 8
 
@@ -34,9 +36,11 @@ class Classifier(ImagePredictor):
     model: ViT
 
     def __repr__(self) -> str:
-        kind, names = self.outputs.kind, self.outputs.names
+        kind, names = self.kind, self.outputs.names
         some = ", ".join([*map(repr, names[:3]), *(["..."] if len(names) > 3 else [])])
-        means = f"{len(names)} classes" if kind in ("", "class") else f"{kind} of {len(names)}" if names else kind
+        means = f"{len(names)} {kind.each[1]}"
+        if kind.columns:
+            means = self.outputs.kind + (f" of {len(names)}" if names else "")
         what = f"{describe_network(self.run.model)}; images {self.size}"
         return f"Classifier({what}; {means}{': ' if names else ''}{some})"
 
@@ -48,7 +52,7 @@ class Classifier(ImagePredictor):
     @property
     def outputs(self) -> Outputs:
         """What its outputs are, and their names; those of an embedding have none."""
-        return self.kind.outputs if self.kind.has_answers else Outputs("embedding")
+        return self.kind.outputs if self.kind.has_answers else Outputs(EMBEDDING)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -56,17 +60,13 @@ class Classifier(ImagePredictor):
         return self.outputs.names
 
     @property
-    def unmeasured(self) -> tuple[str, str] | None:
-        """Why its answers cannot be measured: they are an embedding."""
-        if self.kind.has_answers:
-            return None
-        what = f"its outputs are {KINDS[self.outputs.kind]}, of which nothing is right or wrong"
-        return what, "measure its features with `probe knn` or `probe linear`"
-
-    @property
-    def no_top(self) -> tuple[str, str] | None:
-        """Why there is no number of classes to choose: labels and numbers are all told."""
-        return (self.kind.no_top, "leave it out") if self.kind.no_top else None
+    def refusals(self) -> Mapping[str, tuple[str, str]]:
+        """An embedding is not measured; of labels and numbers all are told."""
+        found = {"top": (self.kind.no_top, "leave it out")} if self.kind.no_top else {}
+        if not self.kind.has_answers:
+            what = f"its outputs are {self.kind.says}, of which nothing is right or wrong"
+            found["measures"] = what, "measure its features with `probe knn` or `probe linear`"
+        return found
 
     @with_fixed_settings
     def logits(self, images: Any, batch: int = BATCH) -> np.ndarray:
@@ -105,6 +105,18 @@ class Classifier(ImagePredictor):
     @property
     def columns(self) -> tuple[str, ...]:
         return self.outputs.names
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        return self.kind.header
+
+    def answers(self, inputs: Sequence[Any], top: int, first: int) -> Iterator[Answer]:
+        self.check_known(top)
+        logits = self.logits(inputs, len(inputs))
+        for file, row, values in zip(inputs, logits, self.kind.values(logits), strict=True):
+            said = self.kind.top_k(row, top)
+            line = printable(f"{file}: {self.kind.line(said)}")
+            yield Answer(file, said, line, self.kind.rows(str(file), said), self.kind.plain(said), values)
 
     def check_known(self, top: int = 1) -> None:
         """Raise UserError where nothing can be told of the outputs, or not of so many."""

@@ -14,7 +14,6 @@ from jax import Array
 
 from ...config.run import RunConfig
 from ...data.base import GivenData, Other
-from ...data.texts.config import SentenceData
 from ...data.texts.open import open_other_pairs, open_sentences
 from ...data.texts.sentences import Sentences, Texts
 from ...errors import require
@@ -24,17 +23,97 @@ from ...files.terminal import printable
 from ...models.transformer import Transformer
 from ...models.transformer_config import TransformerConfig
 from ...scores.rouge import rouge
-from ...text.record import make_tokenizers, open_tokenizers, record_tokenizers
+from ...text.record import open_tokenizers
 from ...text.spoken import prefix_of
 from ...text.tokenizer import Tokenizer
 from ..base import Batch, Evaluation
-from ..generated import Generation, answer, tokens_and_end
+from ..can import Abilities, Draws, MeasuresOthers, Tabulates
+from ..generated import CountsTokens, Generation, SearchesTexts, tokens_and_end
 from ..next_token import freeze_zero_row, mean_loss, shift_target, sums
-from ..predictor import Answer, Predictor
+from ..predictor import Predictor
 from ..worst import summarise_worst, worst, write_worst
+from .spec import parts
 from .use import CROSS, Translator, captured_ids, strip_padding, translation_ids
 
 SAMPLES = 4
+
+
+class CountsPairs(CountsTokens):
+    """Tokens and padding of sentences and their translations."""
+
+    def tokens(self, batch: Batch) -> tuple[int, int, int]:
+        """(target tokens, ends included; places for ids on both sides; how many of these are padding)."""
+        task = self.task
+        source, target = batch["source"] != task.source.ids.pad, batch["target"] != task.target.ids.pad
+        real = int(source.sum() + target.sum())
+        return int(target.sum() + source.any(1).sum()), source.size + target.size, source.size + target.size - real
+
+
+class MeasuresPairs(MeasuresOthers):
+    """Other pairs of sentences."""
+
+    def open_data(
+        self, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
+    ) -> Other:
+        """Pairs that were given in Python, or of another source, encoded by the network's tokenizers."""
+        return open_other_pairs(parts(run)[1], split, *open_tokenizers(metadata), given)
+
+
+class TabulatesPairs(Tabulates):
+    """A row for each sentence."""
+
+    def predicted(
+        self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
+        """A row for each sentence: the source, its translation by the data, and that by the network."""
+        sides = (
+            (self.task.source, split.source),
+            (self.task.target, split.target),
+            (self.task.target, result.predicted),
+        )
+        decoded = ([side.decode(row) for row in rows] for side, rows in sides)
+        return ("source", "true", "predicted"), zip(*decoded, strict=True)
+
+
+class DrawsTranslations(Draws):
+    """Cross-attention, and the worst translations."""
+
+    def result(
+        self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
+    ) -> tuple[tuple[str, ...], Sequence[Part]]:
+        """The worst translations, by chrF, as a file of text."""
+        columns = zip(*self.task.able(Tabulates).predicted(split, result, metadata)[1], strict=True)
+        source, truth, said = (list(map(str, column)) for column in columns)
+        names, references = map(split.name, range(len(split))), [(text,) for text in split.references or truth]
+        wrong = worst(names, references, said, self.task.target.cased)
+        shown = write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
+        return summarise_worst(wrong, len(split), "worst.txt"), [shown]
+
+    def network(
+        self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str
+    ) -> tuple[str, Sequence[Part]]:
+        """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first."""
+        shown = data.splits.get("test") or data.splits["train"]
+        few = shown.subset(np.arange(min(SAMPLES, len(shown))))  # all of a split may be larger than memory
+        source, target = few.source, few.target
+        said, values = captured_ids(network, jnp.asarray(source), self.task.search, self.task.source.ids.pad, (CROSS,))
+        found, maps = np.asarray(said), np.asarray(values[CROSS])  # [B, length], [B, L, H, length, S]
+        sides = ((data.source, source), (data.target, target), (data.target, found))
+        sources, truth, translations = ([vocabulary.decode(row) for row in rows] for vocabulary, rows in sides)
+        table = [("source", "truth", "translation"), *zip(sources, truth, translations, strict=True)]
+        lines = "".join("\t".join(map(printable, row)) + "\n" for row in table)
+        (samples / "sentences.tsv").write_text(lines, encoding="utf-8")
+        examples = []
+        for text, ids, said, weights in zip(sources, source, found, maps, strict=True):
+            queries, keys = tokens_and_end(data.target, said), data.source.tokens(strip_padding(data.source, ids))
+            weights = weights[:, :, : len(queries), : len(keys)]
+            examples.append({"title": text, "queries": queries, "keys": keys, "weights": weights})
+        first, file = examples[0], plots / "cross-attention.png"
+        draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
+        read_first = (
+            self.task.source.decode(self.task.source.encode(self.task.prefix)).strip() if self.task.prefix else ""
+        )
+        return sources[0].removeprefix(read_first).strip(), [Attention(caption, examples)]
 
 
 @dataclass(frozen=True)
@@ -49,42 +128,27 @@ class Translate(Generation):
     bleu: str = "13a"  # the tokeniser of BLEU
     prefix: str = ""  # text before every source
 
-    header_names: ClassVar[tuple[str, str]] = ("source", "translation")
-    unit: ClassVar[str] = "sentences"
     predictor: ClassVar[type[Predictor]] = Translator
+    can: ClassVar[Abilities] = (CountsPairs, SearchesTexts, MeasuresPairs, TabulatesPairs, DrawsTranslations)
 
     @classmethod
     def open_data(cls, run: RunConfig, given: GivenData | None = None, fetch: bool = True) -> Texts:
-        c, data = run.model, run.data
-        assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
+        c, data = parts(run)
         wanted = {name: getattr(c, name) for name in c.marked("from_data")}
         return open_sentences(data, one_vocabulary=c.one_embedding, wanted=wanted, seed=run.seed, given=given)
 
     @classmethod
     def from_run(cls, run: RunConfig, metadata: Mapping[str, Any]) -> Translate:
         source, target = open_tokenizers(metadata)
-        smoothing, data, model = run.loss.spread_over_all(len(target)), run.data, run.model
-        assert isinstance(data, SentenceData) and isinstance(model, TransformerConfig)
+        smoothing, (model, data) = run.loss.spread_over_all(len(target)), parts(run)
         prefix = prefix_of(data.prefix, data.task, source.files)
         options: dict[str, Any] = {"bleu": data.bleu, "prefix": prefix, "any_length": model.any_length}
         return cls(smoothing, data.lengths[-1], target, source, **options)
-
-    @classmethod
-    def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
-        c, data = run.model, run.data
-        assert isinstance(c, TransformerConfig) and isinstance(data, SentenceData)
-        return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding, data.spoken, data.task))
 
     @property
     def selection_metric(self) -> tuple[str, int]:
         """Exact match; of parts of words, whose sentences are seldom the very same, BLEU."""
         return ("bleu" if self.target.files else "exact_match"), 1
-
-    def tokens(self, batch: Batch) -> tuple[int, int, int]:
-        """(target tokens, ends included; places for ids on both sides; how many of these are padding)."""
-        source, target = batch["source"] != self.source.ids.pad, batch["target"] != self.target.ids.pad
-        real = int(source.sum() + target.sum())
-        return int(target.sum() + source.any(1).sum()), source.size + target.size, source.size + target.size - real
 
     def shifted(self, batch: Batch) -> tuple[Array, Array, Array]:
         return shift_target(batch["target"], batch["source"], self.target.ids, self.source.ids.pad)
@@ -132,65 +196,6 @@ class Translate(Generation):
         metrics |= {**scores, "perplexity": float(np.exp(metrics["loss"]))}
         notes += (self.target.remark,) if self.target.remark else ()
         return Evaluation(metrics, out["predicted"], notes=notes)
-
-    @classmethod
-    def open_other_data(
-        cls, run: RunConfig, metadata: Mapping[str, Any], split: str, given: GivenData | None = None
-    ) -> Other:
-        """Pairs that were given in Python, or of another source, encoded by the network's tokenizers."""
-        data = run.data
-        assert isinstance(data, SentenceData)
-        return open_other_pairs(data, split, *open_tokenizers(metadata), given)
-
-    def table(
-        self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any]
-    ) -> tuple[tuple[str, ...], Iterator[tuple[str | int, ...]]]:
-        """A row for each sentence: the source, its translation by the data, and that by the network."""
-        sides = ((self.source, split.source), (self.target, split.target), (self.target, result.predicted))
-        decoded = ([side.decode(row) for row in rows] for side, rows in sides)
-        return ("source", "true", "predicted"), zip(*decoded, strict=True)
-
-    def answers(
-        self, predictor: Translator, inputs: Sequence[tuple[str, np.ndarray]], top: int, first: int = 0
-    ) -> Iterator[Answer]:
-        """The translations of sentences: inputs int32 [N]."""
-        texts, ids = zip(*inputs, strict=True)
-        return map(answer, texts, predictor.write(list(ids), first))
-
-    def draw_result(
-        self, split: Sentences, result: Evaluation, metadata: Mapping[str, Any], folder: Path, caption: str
-    ) -> tuple[tuple[str, ...], Sequence[Part]]:
-        """The worst translations, by chrF, as a file of text."""
-        columns = zip(*self.table(split, result, metadata)[1], strict=True)
-        source, truth, said = (list(map(str, column)) for column in columns)
-        names, references = map(split.name, range(len(split))), [(text,) for text in split.references or truth]
-        wrong = worst(names, references, said, self.target.cased)
-        shown = write_worst(folder / "worst.txt", wrong, [source[w.number] for w in wrong], caption, len(split))
-        return summarise_worst(wrong, len(split), "worst.txt"), [shown]
-
-    def pictures(
-        self, network: Transformer, data: Texts, plots: Path, samples: Path, caption: str
-    ) -> tuple[str, Sequence[Part]]:
-        """Write a table of a few sentences with their translations, and the cross-attention, drawn of the first."""
-        shown = data.splits.get("test") or data.splits["train"]
-        few = shown.subset(np.arange(min(SAMPLES, len(shown))))  # all of a split may be larger than memory
-        source, target = few.source, few.target
-        said, values = captured_ids(network, jnp.asarray(source), self.search, self.source.ids.pad, (CROSS,))
-        found, maps = np.asarray(said), np.asarray(values[CROSS])  # [B, length], [B, L, H, length, S]
-        sides = ((data.source, source), (data.target, target), (data.target, found))
-        sources, truth, translations = ([vocabulary.decode(row) for row in rows] for vocabulary, rows in sides)
-        table = [("source", "truth", "translation"), *zip(sources, truth, translations, strict=True)]
-        lines = "".join("\t".join(map(printable, row)) + "\n" for row in table)
-        (samples / "sentences.tsv").write_text(lines, encoding="utf-8")
-        examples = []
-        for text, ids, said, weights in zip(sources, source, found, maps, strict=True):
-            queries, keys = tokens_and_end(data.target, said), data.source.tokens(strip_padding(data.source, ids))
-            weights = weights[:, :, : len(queries), : len(keys)]
-            examples.append({"title": text, "queries": queries, "keys": keys, "weights": weights})
-        first, file = examples[0], plots / "cross-attention.png"
-        draw_cross_attention(first["weights"], first["queries"], first["keys"], file, caption=caption)
-        read_first = self.source.decode(self.source.encode(self.prefix)).strip() if self.prefix else ""
-        return sources[0].removeprefix(read_first).strip(), [Attention(caption, examples)]
 
 
 def corpus_scores(

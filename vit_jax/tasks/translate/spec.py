@@ -14,12 +14,13 @@ from ...data.texts.config import LEAST, TEXTS, SentenceData, is_side, numbered_w
 from ...errors import Field, UserError, fields_inside
 from ...files.lines import quote
 from ...models.transformer_config import TransformerConfig
+from ...text.record import make_tokenizers, record_tokenizers
 from ..spec import MetadataEntry, StandIn, TaskSpec, check_length, vocabulary_of, with_sizes
 
 USUAL_LENGTH = 512  # tokens of a text, of networks without a limit: as long as T5 was trained with
 
 
-class Vocabularies(MetadataEntry):
+class Vocabularies(MetadataEntry[TransformerConfig]):
     """The words of both sides, {source: ..., target: ...}.
 
     Each is a list of words, or of other tokenizers {"size": ids, "tokenizer": digest of its files}.
@@ -28,20 +29,17 @@ class Vocabularies(MetadataEntry):
     def valid(self, value: Any) -> bool:
         return isinstance(value, dict) and value.keys() == set(SIDES) and all(map(is_side, value.values()))
 
-    def fits(self, value: Any, model: NetworkConfig) -> bool:
-        assert isinstance(model, TransformerConfig)
+    def fits(self, value: Any, model: TransformerConfig) -> bool:
         sizes = size_of_side(value["source"]), size_of_side(value["target"])
         return model.outputs > 0 and sizes == (model.source_vocabulary, model.target_vocabulary)
 
-    def part_lacking(self, model: NetworkConfig) -> str:
+    def part_lacking(self, model: TransformerConfig) -> str:
         """The head, which models such as BartModel have not, and the decoder, which T5EncoderModel has not."""
-        assert isinstance(model, TransformerConfig)
         lacking = "a head" if model.decoder_depth else "a decoder and a head"
         return "" if model.outputs else f"{lacking}, which writes no texts"
 
-    def default(self, model: NetworkConfig) -> tuple[dict[str, list[str]], str]:
+    def default(self, model: TransformerConfig) -> tuple[dict[str, list[str]], str]:
         """Numbers as words -> ({side: words}, a note)."""
-        assert isinstance(model, TransformerConfig)
         if not (model.source_vocabulary and model.target_vocabulary and model.outputs):
             raise UserError(
                 "a run of the task translate has words, but this network takes or gives vectors",
@@ -66,6 +64,11 @@ class Vocabularies(MetadataEntry):
         return any(isinstance(value[side], Mapping) for side in SIDES)
 
 
+def parts(run: RunConfig) -> tuple[TransformerConfig, SentenceData]:
+    """The network and the data of a run that translates."""
+    return run.model, run.data  # type: ignore[return-value]
+
+
 class TranslateSpec(TaskSpec):
     """Sentences to sentences, word by word."""
 
@@ -79,11 +82,11 @@ class TranslateSpec(TaskSpec):
     }
     metadata: ClassVar = {"vocabulary": Vocabularies()}
     pipeline = "translation"
+    unit = "sentences"
 
     @classmethod
     def check(cls, run: RunConfig) -> None:
-        model, data = run.model, run.data
-        assert isinstance(model, TransformerConfig) and isinstance(data, SentenceData)
+        model, data = parts(run)
         if not model.encoder_depth:
             raise UserError(
                 Field("model.encoder_depth"), "is 0, but sources are words, which need an encoder", "give 1 or more"
@@ -106,14 +109,12 @@ class TranslateSpec(TaskSpec):
     @classmethod
     def stand_in(cls, run: RunConfig, length: int = 0) -> StandIn:
         """Sentences of one length; of the tokenizer that the data has trained as many ids as it may have."""
-        data = run.data
-        assert isinstance(data, SentenceData)
+        data = parts(run)[1]
         sizes = dict.fromkeys(run.model.marked("from_data"), vocabulary_of(data))
         if data.source == "numbers" and data.tokenizer == WORDS:
-            sizes = number_words(run.model)
+            sizes = number_words(parts(run)[0])
         run = with_sizes(run, sizes)
-        c, n = run.model, check_length(length, data.lengths[-1], "the last of data.lengths")
-        assert isinstance(c, TransformerConfig)
+        c, n = parts(run)[0], check_length(length, data.lengths[-1], "the last of data.lengths")
         sides = {"source": c.source_vocabulary, "target": c.target_vocabulary}
         metadata = {"vocabulary": {side: numbered_words(size) for side, size in sides.items()}}
         of_training, of_evaluation = (
@@ -123,20 +124,23 @@ class TranslateSpec(TaskSpec):
         return StandIn(run, metadata, of_training, of_evaluation, n)
 
     @classmethod
-    def untrained(cls, task: str, model: NetworkConfig) -> RunConfig:
+    def untrained(cls, task: str, model: Any) -> RunConfig:
         """A run with this network that was never trained, on sentences as long as it takes."""
-        assert isinstance(model, TransformerConfig)
         longest = max(model.max_length or USUAL_LENGTH, 2)
         data = SentenceData(source=NO_DATA, lengths=(longest,), tokens=max(longest, 768))
         return RunConfig(task, model, data, optim=OptimConfig(name="sgd"))
 
+    @classmethod
+    def metadata_with_weights(cls, run: RunConfig) -> dict[str, Any]:
+        c, data = parts(run)
+        return record_tokenizers(*make_tokenizers(data.tokenizer, 0, (), (), c.one_embedding, data.spoken, data.task))
 
-def number_words(model: NetworkConfig) -> dict[str, int]:
+
+def number_words(model: TransformerConfig) -> dict[str, int]:
     """The sizes of the vocabularies of number words, as fields of a network."""
     from ...data.texts.numbers import ENGLISH, GERMAN
     from ...text.vocabulary import closed_vocabulary
 
-    assert isinstance(model, TransformerConfig)
     both = ((*ENGLISH, *GERMAN),) * 2 if model.one_embedding else (ENGLISH, GERMAN)
     source, target = (len(closed_vocabulary(words)) for words in both)
     return {"source_vocabulary": source, "target_vocabulary": target, "outputs": target}

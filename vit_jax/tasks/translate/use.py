@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,8 +21,8 @@ from ...machine.numerics import with_fixed_settings
 from ...models.build import describe_network
 from ...models.transformer import Transformer
 from ...text.tokenizer import Tokenizer
-from ..generated import Search, Writer, compile_search, tokens_and_end, value
-from ..predictor import BATCH, check_positive
+from ..generated import Search, Writer, answer, compile_search, tokens_and_end, value
+from ..predictor import BATCH, Answer, check_positive
 from .encoding import Encoded, encode, note_scores
 
 CROSS = "decoder.cross_attention"  # of a translation to its source
@@ -69,7 +69,10 @@ class Translator(Writer):
 
     model: Transformer
 
-    no_features = ("this network translates sentences, and only images have features", "leave it out")
+    header_names = "source", "translation"
+    refusals: ClassVar = {
+        "features": ("this network translates sentences, and only images have features", "leave it out")
+    }
 
     def __repr__(self) -> str:
         sizes = f"{len(self.source):,} source and {len(self.target):,} target ids"
@@ -130,6 +133,11 @@ class Translator(Writer):
     def read(self, inputs: Sequence[str]) -> list[tuple[str, np.ndarray]]:
         """(text, its ids) of each, so that any bad one is refused before the first is translated."""
         return list(zip(inputs, self.encoded(inputs), strict=True))
+
+    def answers(self, inputs: Sequence[tuple[str, np.ndarray]], top: int, first: int) -> Iterator[Answer]:
+        """The translations of sentences: inputs int32 [N]."""
+        texts, ids = zip(*inputs, strict=True)
+        return map(answer, texts, self.write(list(ids), first))
 
     @with_fixed_settings
     def predict(self, texts: str | Iterable[str], /, batch: int = BATCH, **search: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +14,9 @@ from ...data.batches import Outputs, evaluation_batches, in_order
 from ...errors import UserError
 from ...models.state import merge
 from ...tasks.base import Batch, Evaluation, Task
+from ...tasks.can import HasFrozen
 from .devices import Devices
+from .step import rows_of, with_frozen_arrays
 
 Score = Callable[[Any, Any, dict[str, np.ndarray]], Evaluation]  # as Task.score
 
@@ -25,7 +26,7 @@ class Evaluator:
 
     def __init__(self, config: NetworkConfig, definition: Any, task: Task, devices: Devices | None = None):
         self.config, self.definition, self.task, self.devices = config, definition, task, devices or Devices()
-        self.frozen_arrays = self.to_devices(dict(task.frozen_arrays) if task.auxiliary_in_outputs else {})
+        self.frozen_arrays = self.to_devices(dict(task.frozen_arrays) if task.able(HasFrozen).in_outputs else {})
         compiled = jax.jit(
             lambda parameters, batch, frozen_arrays: with_frozen_arrays(task, frozen_arrays).outputs(
                 merge(definition, self.devices.whole_on_each(parameters)), batch
@@ -81,13 +82,3 @@ def check_ids(config: NetworkConfig, batch: Batch) -> None:
                 f"{argument.name} has ids from {ids.min()} to {ids.max()}, but the network knows {argument.size}",
                 remedy="give those of its vocabulary",
             )
-
-
-def with_frozen_arrays(task: Task, frozen_arrays: Mapping[str, Any]) -> Task:
-    """The task with the auxiliary arrays that a compiled step was given as an argument."""
-    return replace(task, frozen_arrays=frozen_arrays) if frozen_arrays else task
-
-
-def rows_of(batch: Batch) -> int:
-    """The number of examples in a batch."""
-    return len(next(iter(batch.values())))

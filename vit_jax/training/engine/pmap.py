@@ -10,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...config.run import RunConfig
 from ...config.trees import Tree
 from ...tasks.base import Batch
 from ...weights.checkpoint import SavedState
 from .engine import Engine
-from .evaluator import rows_of, with_frozen_arrays
-from .step import TrainState, example_keys
+from .step import TrainState, example_keys, rows_of, with_frozen_arrays
 
 
 class PmapEngine(Engine):
@@ -82,9 +80,3 @@ class PmapEngine(Engine):
 def first(tree: Any) -> Any:
     """The arrays of the first device."""
     return jax.tree.map(lambda x: x[0], tree)
-
-
-def make_engine(run: RunConfig, *given: Any, **more: Any) -> Engine:
-    """The engine of a run, made as `Engine` is."""
-    engines: dict[str, type[Engine]] = {"jit": Engine, "pmap": PmapEngine}
-    return engines[run.parallel](run, *given, **more)

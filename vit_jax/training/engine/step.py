@@ -6,7 +6,7 @@ batch), so jit, pmap and gradient accumulation draw the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -31,8 +31,8 @@ from ...models.attention import Attention, AttentionPool, why_plain
 from ...models.lowering import Lowering, of_training
 from ...models.state import merge
 from ...tasks.base import Batch, Task
+from ...tasks.can import Counts
 from .devices import Devices
-from .evaluator import rows_of, with_frozen_arrays
 from .optim import Optimizer, OptimizerState
 from .parameters import FewKernels, Kernels, Lora, Shards, cast_together
 
@@ -138,7 +138,7 @@ class Step:
         )
         batch = task.prepare(batch, keys)
         if len(self.devices) == 1:
-            return self.gradients(task, state.parameters, batch, keys, task.denominator(batch))
+            return self.gradients(task, state.parameters, batch, keys, task.able(Counts).denominator(batch))
         # Each device adds up the gradients of its own parts, so they are exchanged once a step.
         every, its_own = PartitionSpec(), self.devices.sharded.spec
         parameters, gradients = every, every
@@ -157,7 +157,7 @@ class Step:
         self, task: Task, parameters: Tree, batch: Batch, keys: Array
     ) -> tuple[Array, dict[str, Array], Tree]:
         """What `gradients` returns of a whole batch, of which this device has a part: keys [B]."""
-        denominator = task.denominator(batch)
+        denominator = task.able(Counts).denominator(batch)
         if denominator is not None:
             denominator = jax.lax.pmean(denominator, self.devices.axes)
         loss, metrics, gradients = self.gradients(task, parameters, batch, keys, denominator)
@@ -270,3 +270,13 @@ def attention_plan(network: Any, config: NetworkConfig, compute_dtype: str, lowe
 def with_votes(metrics: dict[str, Array], votes: Array | None) -> dict[str, Array]:
     """Metrics with the "votes" of any device, int32 [k], if there are some, int32 [devices, k]."""
     return metrics if votes is None else {**metrics, "votes": jnp.max(votes, axis=0)}
+
+
+def with_frozen_arrays(task: Task, frozen_arrays: Mapping[str, Any]) -> Task:
+    """The task with the auxiliary arrays that a compiled step was given as an argument."""
+    return replace(task, frozen_arrays=frozen_arrays) if frozen_arrays else task
+
+
+def rows_of(batch: Batch) -> int:
+    """The number of examples in a batch."""
+    return len(next(iter(batch.values())))

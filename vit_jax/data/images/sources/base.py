@@ -37,7 +37,7 @@ class Known(NamedTuple):
 class Examples:
     """The examples of one split of a source."""
 
-    labels: np.ndarray  # of classes int32 [n], of sets int8 [n, K], of numbers float64 [n, K]: see ../labels.py
+    labels: np.ndarray  # of classes int32 [n], of sets int8 [n, K], of numbers float64 [n, K]: see kinds/
     sealed = False  # whether the container has checksums, so that images need not be decoded before they are used
     known: Known | None = (
         None  # what identifies the images; None where they do so themselves: they are read before a run
@@ -68,6 +68,11 @@ class Source:
     counted: bool = False  # no names of classes are stated: they are as many as the labels say
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)  # {split: int [n]}, of examples that stay together
     stands_in: bool = False  # black images with labels of no meaning, as many as a set has that is not here
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        """The labels of each split."""
+        return {name: each.labels for name, each in self.splits.items()}
 
 
 def first_line(error: Exception) -> str:

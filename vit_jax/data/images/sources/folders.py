@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from ....config.hints import similar
-from ....config.outputs import Outputs
+from ....config.outputs import Outputs, composed
 from ....errors import UserError
-from ..config import composed
 from ..preprocess import read_image
 from .base import Examples, Source, Stamps, stamp_files
 from .layout import WHOLE, Folder, Layout, Unused, find_layout, no_images

@@ -15,11 +15,12 @@ import numpy as np
 
 from ....config.hints import nearest
 from ....errors import UserError
+from ....kinds.table import typed_labels
 from ...base import GivenData
 from ..config import GIVEN
 from ..high_bit_depth import Range
 from ..preprocess import Unreadable, read_image
-from .arrays import Arrays, arrays_source, arrays_split, typed_labels
+from .arrays import Arrays, arrays_source, arrays_split
 from .base import Examples, Source, first_line
 
 if TYPE_CHECKING:

@@ -15,16 +15,17 @@ from pathlib import Path
 import numpy as np
 
 from ....config.hints import nearest
-from ....config.outputs import Outputs
+from ....config.outputs import Outputs, composed, numbered_classes
 from ....errors import Field, UserError
 from ....files import strict_json
 from ....files.lines import quote, read_lines
 from ....files.reading import open_regular, show_path
+from ....kinds.labels import Labels
+from ....kinds.table import read_labels
 from ...items import Batch, Items, Reading, Run, SourceRequest, check_images, open_any
-from ..config import ImageData, composed, numbered_classes
+from ..config import ImageData
 from ..preprocess import EXTENSIONS
 from ..tables.columns import Declared, choose_columns
-from ..tables.labels import Labels, read_labels
 from ..tables.rows import Cell, Rows, as_cell, read_rows
 from .base import Examples, Known, Source
 
@@ -79,7 +80,7 @@ def open_source_named(data: ImageData, source: str, fetch: bool) -> Source:
     unlabelled = {}
     for split, part in items.splits().items():
         rows = part.rows
-        if split != "train" and labels.outputs.kind == "class" and (labels.values[rows] == UNPUBLISHED).all():
+        if split != "train" and labels.values.ndim == 1 and (labels.values[rows] == UNPUBLISHED).all():
             unlabelled[split] = f"the {split} split has no labels"
             continue
         splits[split] = examples_of(part.items, labels.values[rows])
@@ -87,7 +88,7 @@ def open_source_named(data: ImageData, source: str, fetch: bool) -> Source:
 
 
 CLASS, JSON = "cls", "json"
-UNPUBLISHED = -1
+UNPUBLISHED = -1  # what a class is where it is kept back
 KEYS = ("label", "cls", "class", "labels", "target")  # of JSON that labels are looked for under, in this order
 _NUMBER = re.compile(r"\d{1,7}")
 
@@ -207,7 +208,7 @@ def _read(field: str, items: Items, data: ImageData, columns: Sequence[str], cel
         ):
             return _classes(field, items, texts, data, columns[0])
     rows = _ItemRows(tuple(columns), cells, range(len(cells)), (field,), name=items.name)
-    return read_labels(rows, range(len(columns)), Declared(separator=data.separator, target=data.target))
+    return read_labels(rows, range(len(columns)), data.separator, data.target)
 
 
 def _is_amount(text: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ....config.outputs import KINDS
 from ....errors import Field, UserError
 from ....files.places import copied
+from ....kinds.table import class_of
 from ...base import GivenData, not_given
 from ...items import SETS, source_named
 from ..config import FOLDER, GIVEN, TABLE, ImageData
@@ -29,7 +29,7 @@ def open_image_source(data: ImageData, given: GivenData | None = None, fetch: bo
 def check_target(data: ImageData, source: Source) -> Source:
     """The source, unchanged."""
     if data.target not in ("", source.outputs.kind):
-        what = f"is {data.target}, but the labels of data.source {data.source} are {KINDS[source.outputs.kind]}"
+        what = f"is {data.target}, but the labels of data.source {data.source} are {class_of(source.outputs.kind).says}"
         raise UserError(Field("data.target"), what, "leave it out, or give other labels")
     return source
 

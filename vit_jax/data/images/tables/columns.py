@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ....config.hints import nearest
+from ....config.outputs import composed
 from ....errors import Field, UserError
-from ..config import SPLIT_OF, composed
+from ....kinds.labels import zero_or_one
+from ..config import SPLIT_OF
 from ..preprocess import EXTENSIONS
 from .rows import Rows
 
@@ -140,29 +140,3 @@ def _value(cell: object) -> str:
 def split_of(name: str) -> str | None:
     """train, validation or test, by any of the names that people give them; None for another name."""
     return SPLIT_OF.get(name.strip().casefold())
-
-
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
-_ZERO_OR_ONE = re.compile(r"([01])(\.0*)?|(true|false)", re.IGNORECASE | re.ASCII)
-
-
-def as_number(text: str) -> float | None:
-    """The value of a text that is a finite decimal number; None of any other, such as 1,5 or nan or 1_000."""
-    if len(text) > 400 or not _NUMBER.fullmatch(text):
-        return None
-    value = float(text)
-    return value if math.isfinite(value) else None
-
-
-def with_comma(text: str) -> str:
-    """A text such as 1,5 with a point in place of the comma; empty where it is no such number."""
-    return text.replace(",", ".") if len(text) <= 400 and _COMMA.fullmatch(text) else ""
-
-
-def zero_or_one(text: str) -> int | None:
-    """0 or 1 (also 0.0, 1.0, False, True), -1 of an empty text, which is unknown, and None of any other."""
-    match = _ZERO_OR_ONE.fullmatch(text)
-    if match is None:
-        return None if text else -1
-    return int(match[1]) if match[1] else int(text.casefold() == "true")

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ....config.outputs import composed
 from ....errors import UserError
 from ....files.lines import quote
 from ....files.reading import show_path
-from ..config import TABLE, composed
+from ..config import TABLE
 from ..preprocess import EXTENSIONS
 from .columns import HUGGING_FACE, split_of
 from .rows import JSON_LINES, Rows, join_tables, read_rows

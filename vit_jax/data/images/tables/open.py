@@ -11,15 +11,15 @@ from ....config.outputs import Outputs
 from ....errors import UserError
 from ....files.lines import quote
 from ....files.output import shorten
+from ....kinds.labels import Labels
+from ....kinds.table import class_of, kind_of, read_labels
 from ...base import SPLITS
 from ..config import ImageData
-from ..labels import labels_of
 from ..sources.base import Examples, Source
 from ..sources.folders import Files
 from ..sources.layout import WHOLE
 from .columns import Columns, Declared, choose_columns, file_column, split_of
 from .files import Place, find_files, splits_by_folder
-from .labels import Labels, read_labels
 from .rows import Rows
 
 _LISTED, _LETTERS = 12, 40
@@ -89,7 +89,7 @@ def read_table(place: Place, stated: Declared, known: Sequence[str] = ()) -> Tab
     columns = choose_columns(rows, stated, known)
     if known and len(columns.labels) > 1:  # found by their names, not as the cells of the run's own table
         stated = replace(stated, separator="")
-    labels = read_labels(rows, columns.labels, stated)
+    labels = read_labels(rows, columns.labels, stated.separator, stated.target)
     splits, remarks = _splits(rows, columns, place)
     paths, left = find_files(rows, columns.file, place.folder, place.bases)
     groups = None if columns.group is None else _groups(rows, columns.group)
@@ -138,14 +138,10 @@ def _without_twins(table: Table) -> Table:
         same = np.array_equal(table.labels.values[row], table.labels.values[known])
         same = same and table.splits[row] == table.splits[known]
         if not same or (table.groups is not None and table.groups[row] != table.groups[known]):
-            remedy = "keep one row of it" + (
-                ", several labels in one cell need `data.separator`" if table.labels.outputs.kind == "class" else ""
-            )
-            raise UserError(
-                table.rows.where(row, table.columns.file),
-                f"is the image of line {table.rows.lines[known]} again, with another label, split or group",
-                remedy,
-            )
+            what = f"is the image of line {table.rows.lines[known]} again, with another label, split or group"
+            joined = ", several labels in one cell need `data.separator`"
+            remedy = "keep one row of it" + ("" if table.labels.values.ndim > 1 else joined)
+            raise UserError(table.rows.where(row, table.columns.file), what, remedy)
     if len(kept) == len(table.paths):
         return table
     remark = f"rows that repeat another and are left out: {len(table.paths) - len(kept):,}"
@@ -177,9 +173,10 @@ def _check_learnable(table: Table) -> None:
     train = splits == "train"
     if not train.any():
         raise UserError(title, "has no row in train", "write train into the split of some")
-    if labels.outputs.kind == "number":
+    kind = kind_of(labels.outputs)
+    if kind.amounts:
         return
-    rows, names = labels_of(labels.outputs).positives(labels.values)
+    rows, names = kind.positives(labels.values)
     for k in np.flatnonzero(np.bincount(names[train[rows]], minlength=len(labels.outputs.names)) == 0):
         name, elsewhere = quote(labels.outputs.names[k]), rows[names == k]
         if not len(elsewhere):
@@ -207,9 +204,8 @@ def _source(place: Place, table: Table) -> Source:
 def describe(table: Table) -> tuple[str, ...]:
     """What was understood of a table, in sentences."""
     rows, columns, labels = table.rows, table.columns, table.labels
-    kinds = {"class": "one class an image", "set": "a set of labels an image", "number": "numbers"}
     parts = [f"{rows.title}: {len(rows):,} images by column {rows.shown(columns.file)}"]
-    parts.append(f"{kinds[labels.outputs.kind]} by {labels.how}")
+    parts.append(f"{class_of(labels.outputs.kind).of_image} by {labels.how}")
     if columns.group is not None and table.groups is not None:
         parts.append(f"{len(np.unique(table.groups)):,} groups by column {rows.shown(columns.group)}")
     parts.append(f"splits by column {rows.shown(columns.split)}" if columns.split is not None else "")
@@ -220,14 +216,4 @@ def _counts(labels: Labels) -> str:
     """How often each class or label is there, or the range of each number."""
     names = [shorten(name, _LETTERS) for name in labels.outputs.names[:_LISTED]]
     more = f" and {len(labels.outputs.names) - _LISTED} more" if len(labels.outputs.names) > _LISTED else ""
-    if labels.outputs.kind == "number":
-        low, high, mean = (labels.values.min(0), labels.values.max(0), labels.values.mean(0))
-        each = [f"{name} {low[k]:g} to {high[k]:g}, mean {mean[k]:g}" for k, name in enumerate(names)]
-        return "; ".join(each) + more
-    rows, places = labels_of(labels.outputs).positives(labels.values)
-    counts = np.bincount(places, minlength=len(labels.outputs.names))
-    shown = ", ".join(f"{name} {counts[k]:,}" for k, name in enumerate(names)) + more
-    without = len(labels.values) - len(np.unique(rows))
-    unknown = int((labels.values == -1).sum())
-    shown += f"; images with none of them: {without:,}" if without else ""
-    return shown + (f"; unknown cells, which are not learned from: {unknown:,}" if unknown else "")
+    return kind_of(labels.outputs).counts(labels.values, names, more)

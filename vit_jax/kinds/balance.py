@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ...config.hints import nearest
-from ...config.run import LossConfig
-from ...errors import Field, UserError
-from ...files import strict_json
-from ...files.reading import open_regular
+from ..config.hints import nearest
+from ..config.run import LossConfig
+from ..errors import Field, UserError
+from ..files import strict_json
+from ..files.reading import open_regular
 
 BETA = 0.999  # of effective numbers, as Cui et al. 2019 (arXiv 1901.05555) take for most sets
 LARGEST = 100.0  # weight of a label that is there
