@@ -117,11 +117,9 @@ def test_the_search_is_that_of_the_twin(name):
         assert got == [answer.tokens for answer in expected]
         np.testing.assert_allclose(scores, [answer.score for answer in expected], rtol=1e-5, atol=1e-5)
     best = [each[0] for each in answers(out)]
-    assert (
-        out.complete.all()
-        and len({len(one) for each in answers(out) for one in each}) >= 4
-        and len(set(map(str, best))) >= 12
-    )
+    assert out.complete.all()
+    assert len({len(one) for each in answers(out) for one in each}) >= 4
+    assert len(set(map(str, best))) >= 12
 
 
 # --------------------------------------------------------------------------------------- identities
@@ -289,9 +287,10 @@ def test_many_lengths_are_searched_in_few_shapes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vit_jax.decode.buckets.ROOMS", (6, 12))
         out = in_buckets(run, given, PAD, (4, 8, 16), 20, 16)
-        assert (
-            rooms(4, 20) == (6, 12, 20) and rooms(8, 20) == (12, 20) and rooms(16, 20) == (20,) and rooms(4, 5) == (5,)
-        )
+        assert rooms(4, 20) == (6, 12, 20)
+        assert rooms(8, 20) == (12, 20)
+        assert rooms(16, 20) == (20,)
+        assert rooms(4, 5) == (5,)
     assert lengths_to(10) == (10,) and lengths_to(64) == (16, 32, 64) and lengths_to(70) == (16, 32, 64, 70)
     assert lengths_to(70, 70) == lengths_to(70) and lengths_to(70, 129) == (16, 32, 64, 128, 256)
     for i, (each, answer) in enumerate(zip(given, out, strict=True)):

@@ -214,6 +214,7 @@ for line in sys.argv[1:]:
         except SystemExit as ended:
             code = ended.code
     heavy = {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow_datasets", "sklearn", "matplotlib"}
+    heavy |= {"bokeh", "jinja2"}
     print(line, code, *heavy & set(sys.modules))
 """
     done = python(program, *codes)

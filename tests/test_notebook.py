@@ -68,9 +68,8 @@ def test_several_runs_are_compared_in_a_figure_and_a_table(run):
     assert len(vit_jax.figure(run, other).axes) == 4
     compared = vit_jax.compare(run, [other])
     first, second = compared.rows
-    assert (
-        first["name"] == "run" and second["test accuracy"] == compared["lines"][1]["results"]["test accuracy"]["mean"]
-    )
+    assert first["name"] == "run"
+    assert second["test accuracy"] == compared["lines"][1]["results"]["test accuracy"]["mean"]
     assert all(isinstance(value, (str, int, float, tuple)) for value in first.values())
     assert compared._repr_html_().count("<tr>") == 3
     with pytest.raises(UserError, match="give one run, or no name"):

@@ -356,11 +356,9 @@ def test_tensorboard(tmp_path):
     for step in (2, 3, 4):
         log.write({**TRAIN, "step": step, "loss": float(step)})
     log.close()
-    assert (
-        points("validation/loss") == [(1, 1.0)]
-        and points("validation_ema/loss") == [(1, 0.5)]
-        and points("train_split/loss") == [(1, 0.25)]
-    )
+    assert points("validation/loss") == [(1, 1.0)]
+    assert points("validation_ema/loss") == [(1, 0.5)]
+    assert points("train_split/loss") == [(1, 0.25)]
     log = logging(tmp_path / "metrics.jsonl", 2, tensorboard=True)
     for step in (3, 4, 5):
         log.write({**TRAIN, "step": step, "loss": 10.0 * step})

@@ -262,11 +262,11 @@ def test_files_that_no_share_wrote_whole_are_refused(place, tmp_path):
     assert "the files end in .csv and .npz" in said(a, b, to="to.npz")
     for damaged in (b"none", b""):
         (tmp_path / "x.npz").write_bytes(damaged)
-        assert "x.npz: cannot be read as the .npz of a share" in said(tmp_path / "x.npz", to="to.npz")
+        assert "x.npz: cannot be read" in said(tmp_path / "x.npz", to="to.npz")
     whole = {"row": np.arange(3), "left_out": np.arange(0), "job": "row?rows=3", "pooled": np.zeros(3)}
     for wrong in ({}, {"row": np.zeros(3)}, {"left_out": np.zeros(1)}, {"pooled": np.zeros(2)}, {"pooled": 0}):
         np.savez(tmp_path / "x.npz", **({**whole, **wrong} if wrong else {"pooled": np.zeros(3)}))
-        assert "x.npz: cannot be read as the .npz of a share" in said(tmp_path / "x.npz", to="to.npz"), wrong
+        assert "x.npz: cannot be read" in said(tmp_path / "x.npz", to="to.npz"), wrong
     (tmp_path / "old" / "parts").mkdir(parents=True)
     (tmp_path / "old" / "job.json").write_text("{}")
     (tmp_path / "old" / "parts" / "00000000.csv").write_bytes(b"file,rank,class,probability,reason\r\n")

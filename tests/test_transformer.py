@@ -158,10 +158,8 @@ def test_masks_per_head_restrict_that_head_alone():
     layer, x = attention(), jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 8)))
     intermediates = {"attention": None}
     layer(x, x, x, jnp.array([[True, True, True], [True, False, False]])[None, :, None], intermediates=intermediates)
-    assert (
-        jnp.array_equal(intermediates["attention"][0, 1], jnp.eye(3)[jnp.zeros(3, int)])
-        and float(intermediates["attention"][0, 0].min()) > 0
-    )
+    assert jnp.array_equal(intermediates["attention"][0, 1], jnp.eye(3)[jnp.zeros(3, int)])
+    assert float(intermediates["attention"][0, 0].min()) > 0
 
 
 # --------------------------------------------------------------------------------------- decoding
@@ -247,10 +245,8 @@ def test_capture_gives_the_inner_values_and_costs_the_plain_call_nothing():
     got = model.capture(source, target, names)
     promised = [(3, 5, 8), (3, 5, 8), (3, 4, 8), (3, 2, 2, 5, 5), (3, 2, 2, 4, 4), (3, 2, 2, 4, 5), (3, 4, 11)]
     assert [got[n].shape for n in names] == promised
-    assert (
-        jnp.array_equal(got["logits"], model(source, target))
-        and largest(got["decoder.cross_attention"].sum(-1), 1) < 1e-12
-    )
+    assert jnp.array_equal(got["logits"], model(source, target))
+    assert largest(got["decoder.cross_attention"].sum(-1), 1) < 1e-12
     assert largest(got["memory"], model.encoder.norm(got["encoder.blocks.1"])) == 0
     plain, empty = (
         str(jax.make_jaxpr(f)(source, target)) for f in (model, lambda s, t: model.capture(s, t, ["logits"])["logits"])
