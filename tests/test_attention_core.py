@@ -153,13 +153,22 @@ def fused(q, k, v, mask=None, kept=None, on=True, capability=(0, 0), bias=None):
     return plain_or_fused(q, k, v, mask, bias, kept, RATE, DH**-0.5, on, capability)
 
 
-@pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-5), ("bfloat16", 0.02)])
-@pytest.mark.parametrize("mask", [None, CAUSAL, FIRST], ids=["all", "causal", "the first"])
-@pytest.mark.parametrize("by", ["xla", "cudnn"])
-@pytest.mark.parametrize("biased", [False, True])
-def test_fused_attention_is_the_plain_one_within_rounding(dtype, near, mask, by, biased, asked, monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "mask", "by", "biased"),
+    [
+        ("float32", None, "xla", False),
+        ("float32", CAUSAL, "cudnn", False),
+        ("float32", FIRST, "cudnn", True),
+        ("float32", FIRST, "xla", False),
+        ("bfloat16", None, "cudnn", True),
+        ("bfloat16", CAUSAL, "xla", True),
+    ],
+    ids=str,
+)
+def test_fused_attention_is_the_plain_one_within_rounding(dtype, mask, by, biased, asked, monkeypatch):
     """Context and gradients, of odd lengths, which for cuDNN are made even; `near` is a share of the largest value."""
     monkeypatch.setattr(module, "implementation", lambda *_: by)
+    near = {"float32": 1e-5, "bfloat16": 0.02}[dtype]
     k, v = (K, V) if mask is None else (K[:, :, :NQ], V[:, :, :NQ])
     real, bias = mask.count if mask is FIRST else NQ, BIAS[..., : k.shape[2]]
 

@@ -228,10 +228,6 @@ def same_row(row, magnitudes, signed, bins):
 def test_trivial_augment_has_the_table_of_torchvision():
     module, called = torchvisions("trivialaugment")
     space = module.TrivialAugmentWide()._augmentation_space(31)
-    assert [called[name] for name in space] == [
-        *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "colour"),
-        *("contrast", "sharpness", "posterize", "solarize", "autocontrast", "equalize"),
-    ]
     assert [row.operation for row in policies.TRIVIAL_ROWS] == [called[name] for name in space]
     for row, (magnitudes, signed) in zip(policies.TRIVIAL_ROWS, space.values(), strict=True):
         same_row(row, magnitudes, signed, 31)

@@ -44,6 +44,7 @@ def fast(request, monkeypatch):
     return request.param
 
 
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 CPUS = {
     "Zen 4": ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 avx512vbmi\n", True),
     "Sapphire Rapids": ("model name\t: Intel\nflags\t\t: fpu amx_bf16 amx_tile\nvmx flags\t: vnmi\n", True),
@@ -113,15 +114,8 @@ def test_every_mode_of_differentiation_is_that_of_the_plain_product_within_bfloa
         np.testing.assert_allclose(got[name], x, rtol=0, atol=0.03 * np.abs(x).max(), err_msg=name)
 
 
-@pytest.fixture
-def little_optimized():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.mark.parametrize("name", ["ViT", "Transformer"])
-def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(name, monkeypatch, little_optimized):
+@pytest.mark.parametrize("name", ["ViT", pytest.param("Transformer", marks=pytest.mark.slow)])
+def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(name, monkeypatch):
     monkeypatch.setattr(in_bfloat16, "has_instructions", lambda: True)
     run, keys = replace(RUNS[name], scan=name == "Transformer"), jax.random.split(jax.random.key(1), 8)
     task, draw = task_of(run, METADATA), np.random.default_rng(0)
@@ -136,7 +130,7 @@ def test_losses_and_gradients_of_networks_are_those_of_float64_within_bfloat16(n
             return task.loss(network, batch, keys, task.able(Counts).denominator(batch))[0]
 
         weights = unflatten({n: jnp.asarray(x, parameters) for n, x in tree.items()})
-        value, gradients = jax.jit(jax.value_and_grad(loss))(weights)
+        value, gradients = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)(weights)
         assert {x.dtype for x in jax.tree.leaves(gradients)} == {np.dtype(parameters)}
         return float(value), np.concatenate([np.ravel(x) for x in jax.tree.leaves(gradients)]).astype(np.float64)
 

@@ -248,18 +248,13 @@ def test_captions_of_shards_come_in_blocks_each_image_once_and_follow_one_that_s
         assert words_of[0] == words_of[1] != ""
 
 
-def test_a_run_that_read_blocks_by_several_readers_does_not_go_on_in_another_order(tmp_path, monkeypatch):
+def test_a_run_that_read_blocks_by_several_readers_does_not_go_on(working_folder, tmp_path, rewrite_record):
     (tmp_path / "0.tar").write_bytes(tar(*samples("ab" * 20)))
     data = ImageData(source="wds:*.tar", dir=str(tmp_path), order="blocks", block=4, memory=0, validation=0, test=0)
     model = ViTConfig(image=8, channels=1, patch=4, classes=0, width=8, depth=1, heads=1, hidden=8)
     run = RunConfig("classify", model, data, ImageAugment(), batch=4, epochs=1, dir=str(tmp_path / "runs"), name="x")
     train(replace(run, max_steps=2))
-    record = runs.Run.record
-
-    def of_several(folder):  # config.json as it was written before there was but one
-        found = record(folder)
-        return {**found, "config": {**found["config"], "data": {**found["config"]["data"], "lanes": 0}}}
-
-    monkeypatch.setattr(runs.Run, "record", of_several)
+    config = (folder := runs.Run(tmp_path / "runs/x")).record()["config"]
+    rewrite_record(folder, config={**config, "data": {**config["data"], "lanes": 0}})  # as before there was but one
     with pytest.raises(UserError, match=r"blocks by several readers, .*start a new run with `init"):
         train(run)

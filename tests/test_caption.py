@@ -1,7 +1,8 @@
 """Captions of drawn scenes: the scenes themselves, the loss, a run and what it answers, and bad input."""
 
+import contextlib
+import io
 import json
-import sys
 from dataclasses import replace
 
 import jax
@@ -95,20 +96,16 @@ def test_the_share_of_attention_inside_boxes_by_hand():
 
 @pytest.fixture(scope="module")
 def trained(working_folder):
-    """A run of twelve steps, for what it says of itself and not for what it has learnt; and what was printed."""
+    """A run of twelve steps, for what it says of itself and not for what it has learnt; and what was printed.
+
+    All scenes that are drawn beside those of training are few.
+    """
     from vit_jax.commands import train as command
 
-    with pytest.MonkeyPatch.context() as patch, open("stdout", "w+") as out:
-        patch.setattr(sys, "stdout", out)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
         patch.setattr(opening, "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
         assert command.command(["shapes", *SMALL.split(), "--epochs", "2", "--log-every", "1"]) == 0
-        out.seek(0)
-        yield Run("runs/shapes"), out.read()
-
-
-@pytest.fixture
-def few(trained, monkeypatch):
-    monkeypatch.setattr(opening, "SPLITS", {"validation": 8, "test": 12, "unseen": 8})
+        yield Run("runs/shapes"), out.getvalue()
 
 
 def test_a_run_reports_its_controls(trained):
@@ -129,7 +126,7 @@ def test_a_run_reports_its_controls(trained):
 def test_a_caption_is_that_of_the_uncached_search(trained):
     """One caption at a time, all tokens again at each step, in numpy."""
     net = vit_jax.load("shapes")
-    scenes = shapes.draw(4, 77)
+    scenes = shapes.draw(2, 77)
     read, vocabulary = net.inputs(scenes.pixels), net.task.target
     expected = []
     for image in read:
@@ -146,7 +143,7 @@ def test_a_caption_is_that_of_the_uncached_search(trained):
     assert net.predict(scenes.pixels[0]) == expected[0] == net.predict(Image.fromarray(scenes.pixels[0]))
 
 
-def test_commands_take_images_and_draw_the_attention_word_by_word(trained, few, inside, working_folder):
+def test_commands_take_images_and_draw_the_attention_word_by_word(trained, inside, working_folder):
     files = []
     for i, pixels in enumerate(shapes.draw(2, 78).pixels):
         Image.fromarray(pixels).resize((48, 40)).save(working_folder / f"{i}.png")
@@ -161,27 +158,22 @@ def test_commands_take_images_and_draw_the_attention_word_by_word(trained, few, 
     for bad, message in (
         ("--attention b.png --layer 2", "layer is 2: give a number from 1 to 1"),
         ("--attention b.png --layer x", "layer is x"),
-        ("--features b.npz", "features: a captioner pools none of an image; give the weights of an image network"),
+        ("--features b.npz", "features: a captioner pools none"),
     ):
         failed = inside("predict", "shapes", files[0], *bad.split(), cwd=working_folder)
         assert failed.returncode == 2 and message in failed.stderr
-    done = inside("evaluate", "shapes", "--csv", "e.csv", cwd=working_folder)
+    done = inside("evaluate", "shapes", "--csv", "e.csv", "--report", "report", cwd=working_folder)
     assert done.returncode == 0 and "exact_match" in done.stdout and "attention_in_box" in done.stdout
     rows = (working_folder / "e.csv").read_text().splitlines()
     assert rows[0] == "file,true,predicted" and rows[1].startswith("test[0],a ") and len(rows) == 13
-    done = inside("evaluate", "shapes", "--report", "report", cwd=working_folder)
-    assert (
-        done.returncode == 0
-        and "  worst: test[" in done.stdout
-        and done.stdout.endswith("predictions.csv, texts.json, worst.png\n")
-    )
+    assert "  worst: test[" in done.stdout and "predictions.csv, texts.json, worst.png\n" in done.stdout
     assert (working_folder / "report/predictions.csv").read_text().splitlines() == rows
     assert Image.open(working_folder / "report/worst.png").size[0] > 600
     words, maps = vit_jax.load("shapes").attention(shapes.draw(1, 79).pixels[0])
     assert maps.shape == (1, 2, len(words), 4, 4) and np.allclose(maps.sum((3, 4)), 1, atol=1e-5)
 
 
-def test_another_run_starts_from_it(trained, few, inside, working_folder):
+def test_another_run_starts_from_it(trained, inside, working_folder):
     words = ["shapes", *SMALL.split(), "--init", "shapes", "--name", "second", "--dry-run"]
     done = inside("train", *words, cwd=working_folder)
     assert done.returncode == 0 and "it gives the network" in done.stdout, done.stderr
@@ -194,13 +186,13 @@ def test_another_run_starts_from_it(trained, few, inside, working_folder):
     ("words", "message"),
     [
         ("--data.source x.npz", "data.source is x.npz, which has no captions: give shapes"),
-        ("--data.length 8", "data.length is 8, but captions of data.source shapes have up to 10 words and an end"),
+        ("--data.length 8", "data.length is 8, but captions of data.source shapes"),
         ("--model.vit.dept 3", "there is no field --model.vit.dept; nearest: model.vit.depth"),
-        ("--init-resize timm --init shapes", "init_resize is timm, but a Captioner has no model.image"),
-        ("--model.vit.pool map", "model.vit.pool is map, but a captioner reads the tokens of its ViT"),
+        ("--init-resize timm --init shapes", "init_resize is timm, but a Captioner"),
+        ("--model.vit.pool map", "model.vit.pool is map, but a captioner"),
     ],
 )
-def test_bad_input_is_one_sentence(trained, few, inside, working_folder, words, message):
+def test_bad_input_is_one_sentence(trained, inside, working_folder, words, message):
     before = sorted(p.name for p in (working_folder / "runs").iterdir())
     done = inside("train", "shapes", *SMALL.split(), *words.split(), "--name", "bad", cwd=working_folder)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
@@ -218,15 +210,15 @@ def test_other_commands_know_such_a_run(trained, inside, working_folder):
 
 def test_other_data_and_mirror_images_are_refused(trained):
     for options, message in (
-        (dict(source="folder:x"), "data.source is folder:x, which has no captions: give shapes, captions:FOLDER"),
-        (dict(flip=True), "flip: is for images, and shapes is of the task caption"),
-        (dict(probe="linear"), "probe linear: is for images with classes, and shapes is of the task caption"),
+        (dict(source="folder:x"), "data.source is folder:x, which has no captions"),
+        (dict(flip=True), "flip: is for images"),
+        (dict(probe="linear"), "probe linear: is for images with classes"),
     ):
         with pytest.raises(UserError, match=message):
             vit_jax.evaluate("shapes", **options)
 
 
-def test_torch_learns_the_same_task(trained, few):
+def test_torch_learns_the_same_task(trained):
     """The same weights have the same loss and captions in the twin's task."""
     pytest.importorskip("torch")
     import torch

@@ -155,28 +155,23 @@ def linked(folder):
 FC7, SETS = "train2014_vgg16_fc7_pca.h5", "coco2014_captions.h5"
 BAD = {
     "damaged captions": (damaged(SETS), "coco2014_captions.h5 cannot be read .*; restore it"),
-    "damaged vectors": (damaged(FC7), "train2014_vgg16_fc7_pca.h5 cannot be read .*; restore it"),
     "no captions": (without(SETS), "there is no coco2014_captions.h5; put it there"),
-    "no words": (without("coco2014_vocab.json"), "there is no coco2014_vocab.json; put it there"),
-    "no data set": (rewritten(SETS, train_image_idxs=None), "has no data set 'train_image_idxs' of its own"),
+    "no data set": (rewritten(SETS, train_image_idxs=None), "no data set 'train_image_idxs'"),
     "a link elsewhere": (linked, "has no data set 'train_captions' of its own"),
     "numbers with points": (rewritten(SETS, train_captions=np.zeros((4, 5))), "train_captions is float64 .*whole"),
     "vectors of whole numbers": (rewritten(FC7, features=np.zeros((40, 16), int)), "features is int64 .*floating"),
-    "not as many": (rewritten(SETS, train_image_idxs=np.arange(39)), "has 40 train_captions but 39 train_image_idxs"),
-    "no picture": (changed("train_image_idxs", 7, 40), r"train_captions\[7\] is of the picture 40, but .* only 40 pic"),
-    "a picture below 0": (changed("train_image_idxs", 7, -1), r"train_captions\[7\] is of the picture -1"),
+    "not as many": (rewritten(SETS, train_image_idxs=np.arange(39)), "40 train_captions but 39"),
+    "no picture": (changed("train_image_idxs", 7, 40), r"\[7\] is of the picture 40, .* only 40"),
     "an id outside": (
         changed("train_captions", (3, 2), 66),
         r"train_captions\[3\] has the id 66, but .* only 66 words",
     ),
-    "no begin": (changed("train_captions", (3, 0), 9), r"train_captions\[3\] is not <START>, words, <END>"),
+    "no begin": (changed("train_captions", (3, 0), 9), r"train_captions\[3\] is not <START>"),
     "words after the end": (changed("val_captions", (2, slice(1, 4)), [9, 2, 9]), r"val_captions\[2\] is not <START>"),
-    "no words in it": (changed("train_captions", (2, 1), 2), r"train_captions\[2\] is not <START>"),
-    "no number": (rewritten(FC7, features=np.full((40, 16), np.nan)), "row 0 has values that are no finite numbers"),
-    "no special word": (vocabulary(idx_to_word=[*WORDS[:5], "x", *WORDS[6:]]), "does not give the word <START> one id"),
-    "another special id": (vocabulary(word_to_idx={"<NULL>": 0}), "does not give the word <NULL> one id"),
-    "words of another form": (vocabulary(idx_to_word={"a": 0}), "has no list idx_to_word beside word_to_idx"),
-    "no json": (lambda f: (f / "coco2014_vocab.json").write_text("{"), "vocab.json: cannot be read as JSON"),
+    "no number": (rewritten(FC7, features=np.full((40, 16), np.nan)), "row 0 .* no finite numbers"),
+    "no special word": (vocabulary(idx_to_word=[*WORDS[:5], "x", *WORDS[6:]]), "the word <START> one id"),
+    "words of another form": (vocabulary(idx_to_word={"a": 0}), "has no list idx_to_word"),
+    "no json": (lambda f: (f / "coco2014_vocab.json").write_text("{"), "cannot be read as JSON"),
 }
 
 
@@ -244,12 +239,10 @@ def test_vectors_are_read_from_files(folder, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def run(folder, tmp_path_factory, quick_compilation):
+def run(folder, tmp_path_factory, quick_compilation, without_pictures):
     place = tmp_path_factory.mktemp("runs")
     flags = ["coco-caption", "--data.source", f"coco-features:{folder}", *SMALL.split(), "--dir", str(place)]
-    with pytest.MonkeyPatch.context() as patch:  # no curves, which are those of any run; the sample is the task's own
-        patch.setattr("vit_jax.figures.curves.draw_curves", lambda *a, **k: None)
-        assert train([*flags, "--name", "r"]) == 0
+    assert train([*flags, "--name", "r"]) == 0
     return place / "r"
 
 

@@ -80,7 +80,7 @@ def test_a_runs_own_config_json_is_taken_too(place):
         '{"format": 99, "epochs": 2}': "format 99 is not ",
         '{"format": 1, "preset": "digits", "config": {"epochs": 2}}': "format 1 is not 4",
         '{"task": "detect"}': "task 'detect' is not known",
-        '{"task": "translate"}': "task is translate, but the preset is one of classify; leave the preset out",
+        '{"task": "translate"}': "task is translate, but the preset is one of classify",
         '{"name": "../../x"}': "name is '../../x': give the name of one folder",
         '{"name": "\\u001b[31m"}': r"name is '\x1b[31m'",
         '{"\\u001b[31m": 1}': r"\x1b[31m is no field",

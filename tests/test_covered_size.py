@@ -75,7 +75,12 @@ def agree(ours, theirs):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+QUICK = ("ViTForImageClassification", "Dinov2WithRegistersModel")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
 def test_networks_of_transformers_see_the_part_that_patches_cover(libraries, tmp_path, convert, name):
     transformers, _ = libraries
     path = save(transformers, tmp_path / "theirs", name)
@@ -92,7 +97,13 @@ def test_networks_of_transformers_see_the_part_that_patches_cover(libraries, tmp
         agree(outputs(transformers, tmp_path / source[:1], name), theirs)
 
 
-@pytest.mark.parametrize(("name", "size"), [("Dinov2ForImageClassification", 23), ("Dinov2WithRegistersModel", 18)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("Dinov2ForImageClassification", 23),
+        pytest.param("Dinov2WithRegistersModel", 18, marks=pytest.mark.slow),
+    ],
+)
 def test_a_class_that_resizes_positions_does_it_for_the_part_that_patches_cover(libraries, tmp_path, name, size):
     transformers, _ = libraries
     path = save(transformers, tmp_path / "theirs", name, image_size=32)
@@ -102,7 +113,9 @@ def test_a_class_that_resizes_positions_does_it_for_the_part_that_patches_cover(
     agree(network.logits(PHOTO), outputs(transformers, path, name, size))
 
 
-@pytest.mark.parametrize("architecture", ["vit_tiny_patch16_224", "eva02_tiny_patch14_224"])
+@pytest.mark.parametrize(
+    "architecture", ["vit_tiny_patch16_224", pytest.param("eva02_tiny_patch14_224", marks=pytest.mark.slow)]
+)
 def test_networks_of_timm_see_the_part_that_patches_cover(libraries, tmp_path, convert, architecture):
     timm = libraries[1]
 
@@ -162,7 +175,9 @@ def test_a_file_whose_size_the_user_states_is_prepared_so_and_no_library_that_re
     assert convert(tmp_path / "tv.pt", tmp_path / "x.npz", "--set", "heads=2", "--set", "image=12")[0] == 0
 
 
-def test_a_run_trains_on_the_same_pixels_and_goes_back_with_the_size_of_its_weights(libraries, tmp_path):
+def test_a_run_trains_on_the_same_pixels_and_goes_back_with_the_size_of_its_weights(
+    libraries, working_folder, tmp_path
+):
     path = str(save(libraries[0], tmp_path / "theirs", "ViTForImageClassification", num_labels=3))
     images, labels = np.random.default_rng(0).integers(0, 256, (20, 21, 19, 3), np.uint8), np.arange(20) % 3
     fields = {"dir": str(tmp_path), "name": "run", "max_steps": 1, "batch": 4, "epochs": 1}

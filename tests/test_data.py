@@ -197,10 +197,8 @@ def test_unreadable_images_stop_the_run_or_are_left_out_and_counted(tmp_path, me
     data = open_dataset(a_run(source, channels=3, memory=memory, skip_unreadable=True))
     left = [name for split in data.splits.values() for name in names(split)]
     assert len(left) == 2 * 8 + 2 * 3 - 4 and not {str(path) for path in bad} & set(left)
-    assert (
-        data.remarks[0].startswith("4 unreadable images left out: ")
-        and np.isfinite(everything(data.splits["train"])).all()
-    )
+    assert data.remarks[0].startswith("4 unreadable images left out: ")
+    assert np.isfinite(everything(data.splits["train"])).all()
     for k in range(2, 8):
         cut(tmp_path / f"train/cat/{k}.{'jpg' if k % 2 else 'png'}")
     assert "9 unreadable images" in (text := refusal(source, channels=3)) or "10 unreadable images" in text
@@ -314,12 +312,12 @@ LABELS = np.arange(40)
         (
             LABELS % 10 + 1,
             None,
-            "labels go from 1 to 10, and none is 0; subtract 1 if they begin at 1; if not, name all",
+            "labels go from 1 to 10, and none is 0",
         ),
-        (LABELS % 10 + 1, 10, "there are 10 classes; number them from 0, as labels - 1"),
+        (LABELS % 10 + 1, 10, "number them from 0, as labels - 1"),
         (LABELS % 5 * 2, None, "train has no example of 4 of the 9 classes (1, 3, 5, ...)"),
-        ((LABELS % 3, LABELS % 4), None, "label 3 is in test but not in train; add examples of it to train"),
-        ((LABELS % 3, LABELS % 2), None, "test has no example of 1 of the 3 classes (2); its macro averages are over"),
+        ((LABELS % 3, LABELS % 4), None, "label 3 is in test but not in train"),
+        ((LABELS % 3, LABELS % 2), None, "test has no example of 1 of the 3 classes (2)"),
     ],
 )
 @pytest.mark.parametrize("given", [False, True])

@@ -1,6 +1,5 @@
 """Which examples, in which order, in which batches: permutations and shares counted by brute force."""
 
-import dataclasses
 import threading
 
 import numpy as np
@@ -10,6 +9,7 @@ from vit_jax.data.batches import batches, evaluation_batches
 from vit_jax.data.order import Order, SampledOrder, hold_out
 from vit_jax.errors import UserError
 from vit_jax.presets.table import preset
+from vit_jax.runs.values import with_fields
 from vit_jax.tasks.computed import task_class
 
 
@@ -90,20 +90,14 @@ def test_sampling_gives_each_class_its_share_of_an_epoch_and_each_image_its_shar
         assert np.ptp(draws[labels == k]) <= 1 + 6
 
 
-def test_a_run_repeats_its_images_and_overfit_batches_does_not():
+def test_a_run_repeats_its_images_or_samples_its_classes_and_overfit_batches_does_not():
     run = preset("digits").run
-    run = dataclasses.replace(run, augment=dataclasses.replace(run.augment, repeats=2))
-    dataset = task_class(run.task).open_data(run)
-    assert len(set(dataset.order(32, 0).indices(0))) == 16
-    assert len(set(dataset.order(32, 0, 2).indices(0))) == 32
-
-
-def test_a_run_samples_its_classes_and_overfit_batches_does_not():
-    run = preset("digits").run
-    dataset = task_class(run.task).open_data(
-        dataclasses.replace(run, data=dataclasses.replace(run.data, sampling="sqrt"))
-    )
-    assert isinstance(dataset.order(32, 0), SampledOrder) and isinstance(dataset.order(32, 0, 2), Order)
+    repeated = with_fields(run, {"augment.repeats": 2})
+    sampled = with_fields(run, {"data.sampling": "sqrt"})
+    of_repeated, of_sampled = (task_class(run.task).open_data(each) for each in (repeated, sampled))
+    assert len(set(of_repeated.order(32, 0).indices(0))) == 16
+    assert len(set(of_repeated.order(32, 0, 2).indices(0))) == 32
+    assert isinstance(of_sampled.order(32, 0), SampledOrder) and isinstance(of_sampled.order(32, 0, 2), Order)
 
 
 def digits(split):
@@ -123,11 +117,9 @@ def test_batches_are_what_the_order_says_from_any_step_on():
     for step, batch in zip(range(5, 30), made, strict=True):
         np.testing.assert_array_equal(batch["image"], split.take(order.indices(step)))
         np.testing.assert_array_equal(batch["label"], split.labels[order.indices(step)])
-    assert (
-        made[0]["image"].dtype == np.uint8
-        and made[0]["image"].shape == (100, 8, 8, 1)
-        and made[0]["label"].dtype == np.int32
-    )
+    assert made[0]["image"].dtype == np.uint8
+    assert made[0]["image"].shape == (100, 8, 8, 1)
+    assert made[0]["label"].dtype == np.int32
     assert list(batches(split, order, 5, 5)) == []
 
 

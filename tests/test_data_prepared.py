@@ -37,7 +37,7 @@ def test_bad_tfds_sets_are_refused(tmp_path):
     write_tfds(tmp_path, "old", stored="tfrecord")
     assert "file_format='array_record'" in refusal("old", **where)
     write_tfds(tmp_path, "mnist", stored="tfrecord")  # which needs no TensorFlow to be prepared again
-    assert "give `data.dir` another folder, to which it is then fetched" in refusal("mnist", **where)
+    assert "give `data.dir` another folder" in refusal("mnist", **where)
     assert "give `data.source cifar10` to have it fetched" in refusal("cifar10:9.9.9", **where)
     file = tmp_path / "images.npy"
     file.touch()
@@ -70,7 +70,7 @@ def test_a_data_dir_of_another_level_is_told_and_nothing_fetched(name, tmp_path)
     {
         "pets/1.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets:1.0.0`",
         "pets:3.0.0": "(there: pets 1.0.0, 2.0.0); give `data.source pets`",
-        "pets:train[:10%]": "is more than the name of a set; give `data.source pets`: train, validation and test are",
+        "pets:train[:10%]": "is more than the name of a set; give `data.source pets`",
         "pest": "nearest: pets, ",
         "mnits": "no such set; nearest: mnist, kmnist, emnist; give",
         "mnist/3.0.1": "give `data.source mnist` to have it fetched",
@@ -99,7 +99,7 @@ def test_a_file_of_another_split_under_a_split_s_name_is_seen(tmp_path):
         shutil.copy(shard(folder, "train"), shard(folder, "test"))
     said = refusal("unequal", dir=str(tmp_path))
     assert "pets" not in said and "unequal-test" in said
-    assert "holds 20 records and not 6, which dataset_info.json states: it is another file under this name" in said
+    assert "holds 20 records and not 6" in said
     assert "equal-test" in (said := refusal("equal", dir=str(tmp_path))) and "is the same file as equal-train" in said
     write_tfds(tmp_path, "bytes")
     info = tmp_path / "bytes/1.0.0/dataset_info.json"
@@ -111,7 +111,7 @@ def test_a_file_of_another_split_under_a_split_s_name_is_seen(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "says"),
     {
-        "absent": (lambda path: path.unlink(), "cannot be read (No such file or directory); restore it, or prepare"),
+        "absent": (lambda path: path.unlink(), "cannot be read (No such file or directory)"),
         "cut": (lambda path: path.write_bytes(path.read_bytes()[:1000]), "has 1,000 bytes, fewer than any"),
         "half": (lambda path: path.write_bytes(path.read_bytes()[:65536] + bytes(65536)), "cannot be read ("),
         "folder": (lambda path: (path.unlink(), path.mkdir()), "is no regular file but a folder"),
@@ -158,5 +158,5 @@ def test_a_set_of_many_files_raises_the_soft_limit_of_open_files_or_names_it(tmp
     assert done.stdout.splitlines()[-1] == "(220, 5, 6, 1)", done.stderr
     monkeypatch.setattr(resource, "getrlimit", lambda which: (200, 200))
     said = refusal("pets", dir=str(tmp_path))
-    assert "its 220 files are open at the same time, and a process may have 200 open here; allow" in said
+    assert "its 220 files are open at the same time" in said
     assert "with ulimit -n" in said and "prepare it again" not in said

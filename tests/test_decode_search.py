@@ -19,6 +19,8 @@ from vit_jax.models.build import definition, start
 from vit_jax.models.decoder import Cache
 from vit_jax.models.state import merge
 from vit_jax.models.transformer_config import TransformerConfig
+from vit_jax.tasks.generated import Search
+from vit_jax.tasks.translate.use import search_translations
 from vit_jax.text.tokenizer import Ids
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -115,11 +117,9 @@ def test_the_search_is_that_of_the_twin(name):
         assert got == [answer.tokens for answer in expected]
         np.testing.assert_allclose(scores, [answer.score for answer in expected], rtol=1e-5, atol=1e-5)
     best = [each[0] for each in answers(out)]
-    assert (
-        out.complete.all()
-        and len({len(one) for each in answers(out) for one in each}) >= 4
-        and len(set(map(str, best))) >= 12
-    )
+    assert out.complete.all()
+    assert len({len(one) for each in answers(out) for one in each}) >= 4
+    assert len(set(map(str, best))) >= 12
 
 
 # --------------------------------------------------------------------------------------- identities
@@ -287,9 +287,10 @@ def test_many_lengths_are_searched_in_few_shapes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vit_jax.decode.buckets.ROOMS", (6, 12))
         out = in_buckets(run, given, PAD, (4, 8, 16), 20, 16)
-        assert (
-            rooms(4, 20) == (6, 12, 20) and rooms(8, 20) == (12, 20) and rooms(16, 20) == (20,) and rooms(4, 5) == (5,)
-        )
+        assert rooms(4, 20) == (6, 12, 20)
+        assert rooms(8, 20) == (12, 20)
+        assert rooms(16, 20) == (20,)
+        assert rooms(4, 5) == (5,)
     assert lengths_to(10) == (10,) and lengths_to(64) == (16, 32, 64) and lengths_to(70) == (16, 32, 64, 70)
     assert lengths_to(70, 70) == lengths_to(70) and lengths_to(70, 129) == (16, 32, 64, 128, 256)
     for i, (each, answer) in enumerate(zip(given, out, strict=True)):
@@ -306,6 +307,37 @@ def test_more_room_finds_the_same_answers():
     assert 3 < little.complete.sum() < 17 and much.complete.all()
     for a, b, complete in zip(answers(little), answers(much), little.complete, strict=True):
         assert not complete or a == b
+
+
+def test_a_text_ends_with_its_end_and_the_search_with_the_last():
+    steps, rows = [], jnp.ones(3, bool)
+
+    def counting(tokens, cache):
+        """Says the numbers after where a row begins, up to 6, then the end. The cache counts the steps."""
+        jax.debug.callback(lambda: steps.append(1))
+        begins, done = cache
+        return 30 * jax.nn.one_hot(jnp.where(begins + done > 6, END, begins + done), V), (begins, done + 1)
+
+    said = [[4, 5, 6, END], [6, END, PAD, PAD], [END, PAD, PAD, PAD]]
+    for room in (6, 3):
+        out = search(counting, None, (jnp.array([4, 6, 7]), jnp.int32(0)), rows, IDS, Decoding(), room)
+        jax.effects_barrier()
+        assert len(steps) == min(room, 4) and out.tokens.dtype == jnp.int32
+        assert out.tokens[:, 0, :4].tolist() == [row[:room] for row in said]
+        assert out.lengths[:, 0].tolist() == [min(n, room) for n in (4, 2, 1)] and out.complete.all()
+        assert out.without_ends(IDS)[0, 0, :3].tolist() == [4, 5, 6] and float(jnp.abs(out.scores).max()) < 1e-4
+        steps.clear()
+    cut = search(counting, None, (jnp.array([4, 6, 7]), jnp.int32(0)), rows, IDS, Decoding(max_length=9), 3)
+    assert cut.complete.tolist() == [False, True, True], "with room for more the first would go on"
+
+
+def test_little_room_is_not_taken_for_the_greatest_length(transformer, sources):
+    def translated(room):
+        greedy = Search(IDS, 10, Decoding())
+        return jax.jit(lambda rows: search_translations(transformer, rows, greedy, PAD, room))(sources)
+
+    ends = (np.asarray(translated(10).lengths) <= 3)[:, 0]
+    assert translated(3).complete.tolist() == ends.tolist() and 0 < ends.sum() < len(sources)
 
 
 # ------------------------------------------------------------------------------------------ refusals

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from tests.test_processes import python
+from vit_jax.config.trees import unflatten
 from vit_jax.machine import backend, division
 from vit_jax.machine.division import CACHED, Division, find_division, plan_division
-from vit_jax.models.build import definition, start
+from vit_jax.models.build import definition
 from vit_jax.models.state import merge
 from vit_jax.presets.table import preset
 
@@ -100,9 +101,10 @@ def test_the_largest_activation_is_that_of_the_forward_pass(name):
     import jax
 
     model = preset(name).run.model
-    shape = (1, model.image, model.image, model.channels)
-    net = merge(definition(model), start(model, jax.random.key(0)))
-    traced = jax.make_jaxpr(lambda images: net(images))(np.zeros(shape, np.float32))
+    shapes = {"images": (1, *model.pixels()), **model.shapes()}
+    given = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+    images = given.pop("images")
+    traced = jax.make_jaxpr(lambda tree, images: merge(definition(model), tree)(images))(unflatten(given), images)
     sizes = {v.aval.size for equation in every(traced.jaxpr) for v in equation.outvars if v.aval.shape[:1] == (1,)}
     assert max(sizes) == model.largest() < CACHED / 4
 

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -51,18 +52,37 @@ def known_words() -> set[str]:
     return {word for path in texts for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
 
 
+class Defined(NamedTuple):
+    """A file, class or function of the sources."""
+
+    path: Path
+    name: str
+    docstring: str
+    arguments: set[str]
+    members: set[str]  # none of a function
+
+
+@functools.cache
+def definitions() -> list[Defined]:
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                named = () if isinstance(node, ast.FunctionDef) else node.body
+                members = {getattr(n, "name", None) or getattr(getattr(n, "target", None), "id", "") for n in named}
+                own = set() if isinstance(node, ast.Module) else arguments(node)
+                name, document = getattr(node, "name", path.stem), ast.get_docstring(node) or ""
+                found.append(Defined(path, name, document, own, members - {""}))
+    return found
+
+
 @functools.cache
 def members() -> dict[str, set[str]]:
     """{class or file: what it has} over all sources."""
     found: dict[str, set[str]] = {}
-    for path in sources():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for owner, body in [
-            (path.stem, tree.body),
-            *((node.name, node.body) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)),
-        ]:
-            names = {getattr(node, "name", None) or getattr(getattr(node, "target", None), "id", None) for node in body}
-            found.setdefault(owner, set()).update(name for name in names if name)
+    for each in definitions():
+        if each.members:
+            found.setdefault(each.name, set()).update(each.members)
     return found
 
 
@@ -96,15 +116,19 @@ def test_every_path_and_name_in_a_page_is_in_the_tree(page):
 ELSEWHERE = {"flax", "clip", "big_vision"}  # folders of other libraries, of whose files ours speak
 
 
+@functools.cache
+def endings() -> set[str]:
+    """All that a path to one of our files may be called: its last part, its last two, and so on."""
+    paths = (path.relative_to(ROOT) for path in (*sources(), *ROOT.glob("benchmarks/*.py")))
+    return {"/".join(path.parts[i:]) for path in paths for i in range(len(path.parts))}
+
+
 def stale(text: str) -> list[str]:
     """The files, such as files/metrics.py, and names in them, such as files.metrics.RESERVED_METRICS in backticks, of
     which a docstring or comment speaks and that are not in the tree.
     """
-    paths = {f"/{path.relative_to(ROOT)}" for path in (*sources(), *ROOT.glob("benchmarks/*.py"))}
-    said = {
-        path for path in re.findall(r"(?<![\w/.-])((?:\w+/)+\w+\.py)\b", text) if path.split("/")[0] not in ELSEWHERE
-    }
-    found = sorted(path for path in said if not any(each.endswith(f"/{path}") for each in paths))
+    said = {*re.findall(r"(?<![\w/.-])((?:\w+/)+\w+\.py)\b", text)}
+    found = sorted(path for path in said - endings() if path.split("/")[0] not in ELSEWHERE)
     for room, file in re.findall(r"`(?:vit_jax\.)?(\w+)\.(\w+)\.\w+`", text):
         folder = ROOT / "vit_jax" / room
         found += [f"{room}.{file}"] * (
@@ -118,11 +142,12 @@ def test_docstrings_and_comments_speak_of_files_that_there_are():
         "report/kept.py",
         "runs.log",
     ]
-    for path in sources():
-        source = path.read_text(encoding="utf-8")
-        nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef))
-        said = [ast.get_docstring(node) or "" for node in nodes] + re.findall(r"(?<![\w'\"])# .*", source)
-        assert not stale("\n".join(said)), path
+    said: dict[Path, list[str]] = {}
+    for each in definitions():
+        said.setdefault(each.path, []).append(each.docstring)
+    for path, documents in said.items():
+        comments = re.findall(r"(?<![\w'\"])# .*", path.read_text(encoding="utf-8"))
+        assert not stale("\n".join([*documents, *comments])), path
 
 
 def test_the_picture_of_the_rooms_shows_the_imports_of_today():
@@ -153,13 +178,9 @@ def described(docstring):
 
 
 def test_docstrings_describe_the_arguments_that_there_are():
-    found = 0
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and (names := described(ast.get_docstring(node) or "")):
-                assert names <= arguments(node), (path, node.name)
-                found += 1
-    assert found > 50
+    found = [(each, names) for each in definitions() if (names := described(each.docstring))]
+    assert len(found) > 50
+    assert not [(each.path, each.name) for each, names in found if not names <= each.arguments]
 
 
 @pytest.mark.parametrize("name", [name for name in vit_jax.__all__ if name.islower()])

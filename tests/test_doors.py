@@ -136,19 +136,16 @@ def helped(capsys, *arguments) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("columns", [80, 150])
-def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_help_lists_presets_and_fields_within_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
     text = helped(capsys)
-    assert max(map(len, text.splitlines())) <= columns
+    assert 80 < max(map(len, text.splitlines())) <= 150
     listing = text.partition("Presets:\n")[2].partition("The defaults below are those of digits")[0]
     names = [line.split()[0] for line in listing.splitlines() if line.strip()]
     assert names == [*PRESETS, "PRESET-RECIPE", "vit-SIZEPATCH"]
     assert preset("mnist").help not in " ".join(text.split())
 
-    text = helped(capsys, "mnist")
-    assert max(map(len, text.splitlines())) <= columns
-    shown = " ".join(re.sub(r"[│─╭╮╰╯\s]+", " ", text).split())
+    shown = " ".join(re.sub(r"[│─╭╮╰╯\s]+", " ", helped(capsys, "mnist")).split())
     assert preset("mnist").help in shown and "cifar10-48x4" not in shown
     for name in flat(preset("mnist").run):
         assert "--" + name.replace("_", "-") in shown
@@ -156,9 +153,7 @@ def test_help_lists_presets_and_fields_within_the_terminal(columns, capsys, monk
     assert "those of mnist" in shown
 
     for asked in ("cifar10-48x4", "cifar10-48x4-fast"):
-        text = helped(capsys, asked)
-        assert max(map(len, text.splitlines())) <= columns
-        shown = " ".join(text.split())
+        shown = " ".join(helped(capsys, asked).split())
         assert "notebook prints 0.755 on test after 100 epochs" in shown
         assert (f"cifar10-48x4: {preset('cifar10-48x4').title}." in shown) == (asked != "cifar10-48x4")
         for name, variant in VARIANTS.items():
@@ -192,7 +187,7 @@ def test_help_says_what_a_preset_fetches(capsys, monkeypatch):
         )
         (line,) = (line for line in text.splitlines() if line.split()[:1] == [name])
         assert line.endswith(f"; fetches {fetched}") if fetched else "fetches" not in line
-        if name not in ("digits", "mnist", "cifar100-768x3"):
+        if name not in ("digits", "mnist"):
             continue
         shown = helped(capsys, name)
         assert max(map(len, shown.splitlines())) <= 80
@@ -203,44 +198,27 @@ def test_help_says_what_a_preset_fetches(capsys, monkeypatch):
 
 def test_no_jax_before_it_is_needed():
     """Help, a printed config and what is wrong with a command come before anything heavy is loaded."""
+    codes = {
+        "train --help": 0, "train digits --print-config": 0, "train digit": 2, "train digits --bath 3": 2,
+        "train digits --batch 0": 2, "train --resume nothing": 2, "evaluate --help": 0, "evaluate nothing": 2,
+        "predict --help": 0, "predict nothing nothing.png": 2,
+    }  # fmt: skip
     program = """
 import contextlib, io, sys
-from vit_jax.commands import evaluate, predict
-from vit_jax.files.terminal import run_command
-from vit_jax.commands.train import command
-def run(command, *arguments):
+from vit_jax.commands import cli
+for line in sys.argv[1:]:
+    sys.argv = ["vit-jax", *line.split()]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
-            code = run_command(lambda: command(list(arguments)))
+            code = cli.main()
         except SystemExit as ended:
             code = ended.code
     heavy = {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow_datasets", "sklearn", "matplotlib"}
-    heavy &= set(sys.modules)
-    print(code, *arguments, *heavy, sep="|")
-run(command, "--help")
-run(command, "digits", "--print-config")
-run(command, "digit")
-run(command, "digits", "--bath", "3")
-run(command, "digits", "--batch", "0")
-run(command, "--resume", "nothing")
-run(evaluate.command, "--help")
-run(evaluate.command, "nothing")
-run(predict.command, "--help")
-run(predict.command, "nothing", "nothing.png")
+    heavy |= {"bokeh", "jinja2"}
+    print(line, code, *heavy & set(sys.modules))
 """
-    done = python(program)
-    assert done.stdout.splitlines() == [
-        "0|--help",
-        "0|digits|--print-config",
-        "2|digit",
-        "2|digits|--bath|3",
-        "2|digits|--batch|0",
-        "2|--resume|nothing",
-        "0|--help",
-        "2|nothing",
-        "0|--help",
-        "2|nothing|nothing.png",
-    ], done.stderr
+    done = python(program, *codes)
+    assert done.stdout.splitlines() == [f"{line} {code}" for line, code in codes.items()], done.stderr
 
 
 def test_a_command_line_is_parsed_once_and_its_run_checked_and_planned_once(place, plain, monkeypatch):

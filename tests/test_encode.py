@@ -88,8 +88,8 @@ ENCODER = replace(T5, decoder_depth=0, target_vocabulary=0, outputs=0, tie="none
 @pytest.mark.parametrize(
     ("given", "options", "said"),
     [
-        ("a", {}, "there is no tokenizer beside the weights; put its files there, or give ids"),
-        ([[3, 9]], {}, "there is 9, and the network has 0 to 8"),
+        ("a", {}, "there is no tokenizer beside the weights"),
+        ([[3, 9]], {}, "there is 9, and"),
         ([[-1]], {}, "there is -1"),
         ([], {}, "none given"),
         (["a", [3]], {}, "some are texts and some are not"),

@@ -84,12 +84,9 @@ def test_an_error_can_end_with_more(parts):
     assert str(error) == f"{whole} again"
 
 
-CELLS = {  # what a user may call wrongly: the sentence that he reads
+CELLS = {  # what a user may call wrongly: the sentence that he reads; tests/test_notebook.py has more of them
     "vit_jax.train('digitz')": "UserError: there is no preset 'digitz'",
-    "vit(jnp.ones((2, 9, 9, 3)))": "ArgumentError: images (2, 9, 9, 3) are not",
     "nnx.jit(lambda vit, x: vit(x))(vit, jnp.ones((2, 8, 8, 3), int))": "ArgumentError: images are int32",
-    "vit.capture(jnp.ones((2, 8, 8, 3)), ['attn'])": "ArgumentError: cannot capture 'attn'",
-    "vit_jax.compare('nothing')": "UserError: nothing: no such run",
 }
 
 

@@ -55,8 +55,13 @@ def outputs_loss_and_gradients(definition, state, arguments, masks, keys):
 CHOICES = {"scan": True, "remat": "dots", "attention_kernel": "fused"}
 
 
-@pytest.mark.parametrize(("name", "chosen"), [*((name, {}) for name in CASES), ("rich vit", CHOICES),
-                                              ("transformer", CHOICES)], ids=str)  # fmt: skip
+FEW = [("vit", {}), ("rich vit", {}), ("transformer", CHOICES)]
+REST = [("transformer", {}), ("captioner", {}), ("resnet", {}), ("rich vit", CHOICES)]
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"), [*FEW, *(pytest.param(*each, marks=pytest.mark.slow) for each in REST)], ids=str
+)
 def test_networks_run_on_a_mesh_with_explicit_axes(name, chosen):
     _, arguments, masks = CASES[name]
     definition, state = nnx.split(made(name, of_training(replace(vit_jax.preset("digits").run, **chosen))))
@@ -99,12 +104,7 @@ def test_inner_values_and_decoding_are_divided_as_the_inputs():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "vit",
-        "transformer",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in CASES if x not in ("vit", "transformer")),
-    ],
+    "name", ["vit", *(pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "vit")]
 )
 def test_nnx_tabulates_each_network_and_leaves_it_as_it_was(name):
     network, (_, arguments, masks) = made(name), CASES[name]
@@ -132,7 +132,9 @@ def test_only_keys_ask_for_dropout():
         _ = network.nothing
 
 
-@pytest.mark.parametrize(("rule", "of_weights"), [("adamw", P()), ("muon", P("data")), ("lion", P("data"))], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "of_weights"), [("muon", P("data")), pytest.param("adamw", P(), marks=pytest.mark.slow)], ids=str
+)
 def test_a_loop_of_ones_own_runs_on_a_mesh_with_explicit_axes(rule, of_weights):
     mesh = jax.make_mesh((1,), ("data",))
     rule = vit_jax.optimizer(rule, lr=1e-3, steps=10, weight_decay=0.1, clip=1.0, network=made("rich vit"))
@@ -161,7 +163,7 @@ def test_a_loop_of_ones_own_runs_on_a_mesh_with_explicit_axes(rule, of_weights):
         assert new.sharding.spec[0] == jax.typeof(weight).sharding.spec[0] and new.shape == weight.shape
 
 
-@pytest.mark.parametrize("name", ["vit", "transformer"])
+@pytest.mark.parametrize("name", ["vit", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_networks_are_split_mapped_over_and_exported_as_any_of_nnx(name):
     config, arguments, masks = CASES[name]
     networks = [network_class(config)(config, rngs=nnx.Rngs(seed)) for seed in range(2)]

@@ -125,7 +125,7 @@ def test_a_bare_network_says_what_it_lacks_by_each_of_its_methods(vit):
     bare = vit_jax.load(vit)
     assert isinstance(bare, Predictor) and "lacks preprocess" in repr(bare)
     for use in (bare.predict, bare.features, lambda x: bare.capture(x, ["pooled"]), lambda x: [*bare.answer(x)]):
-        with pytest.raises(UserError, match=r"state that with vit_jax.load\(..., fields=\{'mean': \[...\], 'std'"):
+        with pytest.raises(UserError, match=r"state that with vit_jax.load\(..., fields="):
             use(PIXELS)
 
 
@@ -134,18 +134,18 @@ def test_what_is_not_known_of_weights_in_memory_is_asked_for(vit, state, tmp_pat
     for call, says in (
         (
             lambda: vit_jax.load(state),
-            r"^the state dict: its tensors cannot tell .*beside=\{'config.json': ...\}, or `f",
+            r"^the state dict: its tensors cannot tell .*beside=",
         ),
-        (lambda: vit_jax.load({}), r"^the state dict: holds no arrays; give .*model.state_dict\(\)"),
+        (lambda: vit_jax.load({}), "^the state dict: holds no arrays"),
         (lambda: vit_jax.load(torch_like), "holds no arrays"),
-        (lambda: vit_jax.load(3), "^path: int is none; give the path .*, a model of vit_jax, or the state dict"),
+        (lambda: vit_jax.load(3), "^path: int is none; give the path"),
         (lambda: vit_jax.load(vit, fields={"depth": 3}), "'depth' is not a field of this network"),
         (lambda: vit_jax.load(vit, fields=[("mean", 0.5)]), "^fields: is a list; give a dict"),
         (lambda: vit_jax.load(vit, which="last"), "weights in memory: is not a run"),
-        (lambda: vit_jax.load(vit, fields=STATED, class_names=["a"]), "there are 1 and the network has 3 classes"),
+        (lambda: vit_jax.load(vit, fields=STATED, class_names=["a"]), "the network has 3 classes"),
         (lambda: vit_jax.load(tmp_path, beside={"config.json": {}}), "beside: is for a state dict"),
         (lambda: vit_jax.export(vit, verify=True), "verify: compares what was written"),
-        (lambda: vit_jax.export(vit, tmp_path / "x.onnx", dtype="bfloat16"), "is a program, which computes in float32"),
+        (lambda: vit_jax.export(vit, tmp_path / "x.onnx", dtype="bfloat16"), "is a program"),
         (lambda: vit_jax.export(vit, tmp_path / "x.npz", dtype="int8"), r"^dtype int8: there are float16"),
     ):
         with pytest.raises(UserError, match=says) as told:
@@ -184,10 +184,10 @@ def test_a_network_of_an_own_loop_is_measured_on_arrays_by_its_statistics(vit):
     result = vit_jax.evaluate(net, data=(PIXELS, labels), class_names=CLASSES)[1]
     assert result.predicted.tolist() == net.logits(PIXELS).argmax(-1).tolist()
     for given, options, says in (
-        (vit, {}, r"does not state how images are preprocessed; state that with vit_jax.load\(..., fields="),
-        (net, {"data": None}, r"^the network: no run here, .*as in `data.source folder:PATH"),
+        (vit, {}, "does not state how images are preprocessed"),
+        (net, {"data": None}, "^the network: no run here, .*`data.source folder:PATH"),
         (net, {"which": "last"}, "^a network in memory: is not a run"),
-        (net, {"source_language": "de"}, "belong to weights that are loaded"),
+        (net, {"source_language": "de"}, "belong to weights"),
         (3, {}, "^path: int is none"),
     ):
         with pytest.raises(UserError, match=says):

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import erf
 
 from vit_jax.config.trees import flatten
 from vit_jax.models.attention import Attention
-from vit_jax.models.layers import ACTIVATIONS, NORMS, LayerNorm, Mlp, drop_path, dropout, fold
+from vit_jax.models.layers import NORMS, LayerNorm, Mlp, drop_path, dropout, fold
 from vit_jax.models.lowering import Lowering
 from vit_jax.models.state import initial_values, merge, replace_parameters, split_model
 from vit_jax.models.vit_config import ViTConfig
@@ -67,8 +66,7 @@ def norm_as_written(kind, x, scale, bias):
     return y / jnp.sqrt(jnp.square(y).mean(-1, keepdims=True) + 1e-5) * scale + bias
 
 
-@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize(("kind", "platform"), [("layer", "cpu"), ("layer", "gpu"), ("rms", "cpu"), ("rms", "tpu")])
 def test_derivatives_of_norms_are_those_of_the_formula(kind, platform):
     """In float64: reverse, forward and second order, mapped and by remat; in the form for each platform."""
     x, along, weight = np.random.default_rng(0).normal(size=(3, 2, 4, 8))
@@ -99,30 +97,6 @@ def test_derivatives_of_norms_are_those_of_the_formula(kind, platform):
         if kind == "rms":  # it has no bias
             got, expected = ((value, slopes[:2]) for value, slopes in (got, expected))
         jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=1e-12), (got, others), (expected, its))
-
-
-EXACT = {
-    "none": lambda x: x,
-    "gelu": lambda x: x / 2 * (1 + erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
-    "relu": lambda x: np.maximum(x, 0),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "tanh": np.tanh,
-}
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_their_formulas(name):
-    x = np.linspace(-8, 8, 4001)
-    with jax.enable_x64(True):
-        got = np.asarray(ACTIVATIONS[name](jnp.asarray(x)))
-    assert got.dtype == np.float64
-    # Relative to what the formula adds up, which is as large as x.
-    assert (np.abs(got - EXACT[name](x)) <= 1e-15 * np.maximum(1, np.abs(x))).all()
-    single = ACTIVATIONS[name](jnp.asarray(x, "float32"))
-    assert single.dtype == np.float32
-    np.testing.assert_allclose(single, EXACT[name](x), rtol=0, atol=3e-6)
 
 
 # --------------------------------------------------------------------------------------------- dropout
@@ -276,10 +250,8 @@ def test_kernels_start_as_the_scheme_says_and_biases_at_zero_but_torchs(init):
         bias = got[f"{name}.bias"]
         if init == "torch":
             std, largest = uniform(1 / math.sqrt(n))
-            assert (
-                bias.std() == pytest.approx(std, rel=0.1 if len(bias) == 384 else 0.2)
-                and 0.97 * largest < np.abs(bias).max() <= largest
-            )
+            assert bias.std() == pytest.approx(std, rel=0.1 if len(bias) == 384 else 0.2)
+            assert 0.97 * largest < np.abs(bias).max() <= largest
         else:
             assert (bias == 0).all()
 

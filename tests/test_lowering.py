@@ -56,7 +56,7 @@ def a_teacher(channels):
     return Teacher("teacher", "", config, metadata, arrays)
 
 
-QUICK = ("digits", "numbers", "shapes", "mnist-20x1")
+QUICK = ("digits", "numbers", "shapes")
 
 
 @pytest.mark.parametrize(

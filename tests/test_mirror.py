@@ -161,7 +161,7 @@ def test_a_second_writer_is_refused_and_a_dead_one_followed(bucket, tmp_path):
     first.commit()
     # Known at once on this machine; elsewhere by a sign of life, or because it goes on saving.
     for lives in (lambda place: True, lambda place: None, lambda place: first.commit()):
-        with pytest.raises(UserError, match="in use by first; wait for it, end it, or choose another `name"):
+        with pytest.raises(UserError, match=r"in use by first; .* choose another `name"):
             take(store_of("s3://bucket/run"), tmp_path / "second", said, lives)
     assert len(said) == 2 and "waiting for a sign of its life" in said[0]
     first._pulse.stop()  # as if its machine slept
@@ -241,7 +241,7 @@ def test_what_a_store_has_lost_is_passed_over(bucket, tmp_path, harm):
 @pytest.mark.parametrize(
     "place, group, said",
     [
-        ("ftp://host/runs", "", "ftp:// is not known; give a folder, s3://BUCKET/PATH, gs://"),
+        ("ftp://host/runs", "", "ftp:// is not known; give a folder"),
         ("s3://", "", "names no bucket"),
         ("https://host/runs", "", "dir is https://host/runs, and a plain server is only read"),
         ("s3://nowhere/runs", "", "there is no bucket nowhere"),

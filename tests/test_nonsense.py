@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import save_file
 
-from convert import __main__ as door
 from convert.dialects import LAYOUTS
 from convert.verify.command import images
 from tests.random_weights import tensors
@@ -29,12 +27,16 @@ def source(tmp_path: Path) -> str:
     return str(tmp_path / "a.safetensors")
 
 
-def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["convert", *arguments])
-    assert door.main() == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and len(error) < 1000 and "Traceback" not in error
-    return error
+@pytest.fixture
+def refused(convert):
+    """What the command says, which it refuses."""
+
+    def say(*arguments: str) -> str:
+        code, _, error = convert(*arguments)
+        assert code == 2 and error.count("\n") == 1 and len(error) < 1000 and "Traceback" not in error
+        return error
+
+    return say
 
 
 @pytest.mark.parametrize(
@@ -50,24 +52,20 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
         (("--from", "x" * 5000), "there is no such layout"),
     ],
 )
-def test_words_that_mean_nothing_are_refused(words, sentence, source, tmp_path, capsys, monkeypatch):
+def test_words_that_mean_nothing_are_refused(words, sentence, source, tmp_path, refused):
     field = words[1].partition("=")[0]
     said = [word for each in SAID if each.partition("=")[0] != field for word in ("--set", each)]
-    assert sentence in refused(
-        capsys, monkeypatch, source, str(tmp_path / "b.safetensors"), "--to", "timm", *said, *words
-    )
+    assert sentence in refused(source, str(tmp_path / "b.safetensors"), "--to", "timm", *said, *words)
     assert not (tmp_path / "b.safetensors").exists()
 
 
-def test_a_path_of_thousands_of_letters_is_cut_in_its_middle(source, tmp_path, capsys, monkeypatch):
-    said = refused(capsys, monkeypatch, "begin" + "x" * 5000 + "end", str(tmp_path / "b.safetensors"))
+def test_a_path_of_thousands_of_letters_is_cut_in_its_middle(tmp_path, refused):
+    said = refused("begin" + "x" * 5000 + "end", str(tmp_path / "b.safetensors"))
     assert "begin" in said and "xend: " in said
 
 
-def test_fewer_than_no_steps_are_refused(source, capsys, monkeypatch):
-    assert "--steps -1: give how many steps" in refused(
-        capsys, monkeypatch, "verify", source, source, *SETS, "--steps", "-1"
-    )
+def test_fewer_than_no_steps_are_refused(source, refused):
+    assert "--steps -1: give how many steps" in refused("verify", source, source, *SETS, "--steps", "-1")
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.npy", "folder"])

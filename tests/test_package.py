@@ -104,12 +104,9 @@ def test_the_installed_copy_is_the_one_that_ran(away, installed):
     assert done.stdout.split() == [str(installed / "vit_jax" / "__init__.py"), PROJECT["version"]], done.stderr
 
 
-@pytest.mark.parametrize(
-    "args", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["predict", "--help"]], ids=" ".join
-)
-def test_the_command(away, installed, args):
+def test_the_command(away, installed):
     script = installed / "bin" / "vit-jax"
-    done = run(script if script.exists() else installed / "Scripts" / "vit-jax.exe", *args, **away)
+    done = run(script if script.exists() else installed / "Scripts" / "vit-jax.exe", "predict", "--help", **away)
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
 

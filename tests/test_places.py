@@ -93,10 +93,10 @@ def test_a_store_of_another_package_holds_images_shards_and_a_run(package, machi
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("ftp://host/x", "ftp:// is not known; give broken://PATH, mem://PATH, a folder, s3://BUCKET/PATH, gs://"),
+        ("ftp://host/x", "ftp:// is not known; give broken://PATH, mem://PATH, a folder"),
         ("folder:///x", "folder:// is not known; give "),
         ("://x", ":// is not known; give "),
-        ("broken://x", "the store 'broken' of the package store_in_memory: cannot be loaded (AttributeError: "),
+        ("broken://x", "the store 'broken' of the package store_in_memory: cannot be loaded"),
     ],
 )
 def test_what_no_store_is_of_is_told(package, place, said):
@@ -108,6 +108,8 @@ def test_what_no_store_is_of_is_told(package, place, said):
 LOCALLY = """
 import sys, vit_jax
 from vit_jax.__main__ import main
+from vit_jax.training import finish
+finish.draw = lambda *_: ""
 size = "--model.width 16 --model.depth 1 --model.heads 2 --model.hidden 32"
 sys.argv = ["vit-jax", "train", "digits", *size.split(), "--max-steps", "2"]
 assert main() == 0
@@ -119,6 +121,6 @@ print("stores:", *(name for name in sys.modules if name.startswith("vit_jax.extr
 
 def test_paths_of_this_machine_pass_no_store(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
-    done = python(LOCALLY, cwd=tmp_path)
+    done = python(LOCALLY, cwd=tmp_path, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "stores:"

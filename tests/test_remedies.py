@@ -375,9 +375,9 @@ def test_every_file_that_a_message_names_is_one_that_code_looks_for():
         (np.zeros((24, 8, 8), np.uint8), np.eye(3, dtype=int)[np.arange(24) % 3], "data.target"),
     ],
 )
-def test_training_on_arrays_takes_what_the_refusal_tells(images, labels, field, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_training_on_arrays_takes_what_the_refusal_tells(images, labels, field, working_folder):
     small = {"model.width": 8, "model.heads": 2, "model.hidden": 8, "model.depth": 1, "batch": 8, "max_steps": 1}
+    small["name"] = field
     with pytest.raises(UserError) as refused:
         vit_jax.train("digits", data=(images, labels), fields=small)
     name, words = values_of(next(span for span in re.findall("`([^`]*)`", str(refused.value)) if field in span))

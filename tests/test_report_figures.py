@@ -97,10 +97,7 @@ def test_rollout_against_loops(rng):
 def test_to_patches(rng):
     attention = rng.random((2, 6, 6))
     np.testing.assert_array_equal(to_patches(attention, 2, True), attention[:, 0, 2:])
-    np.testing.assert_allclose(
-        to_patches(attention, 2, False),
-        (attention[:, 2] + attention[:, 3] + attention[:, 4] + attention[:, 5])[:, 2:] / 4,
-    )
+    np.testing.assert_allclose(to_patches(attention, 2, False), attention[:, 2:, 2:].mean(1))
 
 
 def test_similarity_by_hand():
@@ -204,19 +201,18 @@ def test_metrics_in_other_units_have_panels_of_their_own(tmp_path, texts, monkey
     [
         [],
         train_rows(1),
-        train_rows(7),
         [eval_row("validation", "raw", 1)],
         [{"kind": "train", "step": 1, "epoch": 0.1, "loss": None, "accuracy": None, "lr": None, "grad_norm": None}],
         [*train_rows(3), {"kind": "train", "step": 4, "epoch": 0.4, "loss": None, "grad_norm": 0.0}],
     ],
-    ids=["none", "one", "seven", "only eval", "null", "some null"],
+    ids=["none", "one", "only eval", "null", "some null"],
 )
 def test_curves_of_little(tmp_path, rows):
     draw_curves(rows, tmp_path / "curves.png")
     check(tmp_path / "curves.png")
 
 
-@pytest.mark.parametrize("k", [2, 10, 60, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("k", [2, 60, pytest.param(200, marks=pytest.mark.slow)])
 def test_classes(tmp_path, rng, k, texts):
     names = [f"class {i}" for i in range(k)]
     names[0], names[1] = "$x_1$", "a name that is far too long for any axis of any figure " * 3
@@ -248,7 +244,7 @@ def test_the_colours_of_a_confusion_matrix_are_shares_of_the_true_class(tmp_path
     np.testing.assert_allclose(shown[0], [[0.75, 0.25, 0], [0, 0, 0], [0.5, 0.3, 0.2]])  # rows are the truth
 
 
-@pytest.mark.parametrize(("m", "channels"), [(0, 1), (1, 3), (7, 1), (50, 3)])
+@pytest.mark.parametrize(("m", "channels"), [(0, 1), (1, 3), (50, 3)])
 def test_wrong(tmp_path, rng, m, channels, texts):
     images = rng.integers(0, 256, (m, 8, 12, channels), dtype=np.uint8)
     split = SimpleNamespace(labels=np.zeros(m, int), take=lambda numbers: images[numbers], name=str)
@@ -284,15 +280,13 @@ def test_patches(tmp_path, rng, shape, patch, numbered, texts):
     assert [text for text in texts if text.isdecimal()] == [str(i) for i in range(count if numbered else 0)]
 
 
-@pytest.mark.parametrize("grid", [(1, 1), (4, 4), (2, 6), (20, 16)])
+@pytest.mark.parametrize("grid", [(1, 1), (2, 6)])
 def test_positions(tmp_path, rng, grid):
     draw_positions(rng.normal(size=(2 + grid[0] * grid[1], 8)), 2, grid, tmp_path / "positions.png")
     check(tmp_path / "positions.png")
 
 
-@pytest.mark.parametrize(
-    ("m", "heads", "prefix", "has_cls"), [(3, 6, 1, True), (1, 1, 0, False), (2, 2, 3, False), (0, 2, 1, True)]
-)
+@pytest.mark.parametrize(("m", "heads", "prefix", "has_cls"), [(2, 6, 1, True), (1, 2, 3, False), (0, 2, 1, True)])
 def test_attention(tmp_path, rng, m, heads, prefix, has_cls, texts):
     images = rng.integers(0, 256, (m, 8, 12, 3), dtype=np.uint8)
     attention = rng.random((m, 2, heads, prefix + 6, prefix + 6), dtype=np.float32)
@@ -307,7 +301,9 @@ def test_attention(tmp_path, rng, m, heads, prefix, has_cls, texts):
         assert {*labels, "last weights"} <= {*texts}
 
 
-@pytest.mark.parametrize(("depth", "layers"), [(3, [1]), (3, [0, 1, 2]), (26, range(26))])
+@pytest.mark.parametrize(
+    ("depth", "layers"), [(3, [1]), (3, [0, 1, 2]), pytest.param(26, range(26), marks=pytest.mark.slow)]
+)
 def test_attention_of_chosen_layers(tmp_path, rng, depth, layers, texts, monkeypatch):
     """The maps that are drawn are those of the layers that the titles name."""
     from vit_jax.figures import attention as module

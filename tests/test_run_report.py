@@ -14,7 +14,6 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from tests.test_processes import python
 from vit_jax import runs
 from vit_jax.errors import UserError
 from vit_jax.extras.report import charts, parts, tables
@@ -408,12 +407,6 @@ def test_of_too_many_layers_some_are_kept_the_last_among_them():
     found, said = kept.fit_attention([np.broadcast_to(numbers, (10, 1, 30, 30))], most=2800)
     assert said == "in 3 of its 10 layers" and found[0].layers == [3, 6, 9]
     assert found[0].weights[:, 0, 0, 0].tolist() == [3, 6, 9]
-
-
-def test_neither_bokeh_nor_jinja_is_loaded_before_a_report_is_written():
-    code = "import sys, vit_jax.train, vit_jax.extras.report.command; print({'bokeh', 'jinja2'} & {*sys.modules})"
-    done = python(code)
-    assert done.stdout == "set()\n", done.stderr
 
 
 def test_the_page_has_one_heading_of_each_section_and_labels_for_what_is_drawn():

@@ -134,14 +134,10 @@ def test_names_are_read_as_webdataset_reads_them(tmp_path):
         assert [*index.keys] == [*(pair[0] for pair in [*read.values()][1:] if pair), "a/b"]
 
 
-CUT = "is cut: it"
-
-
 @pytest.mark.parametrize(
     "shards, said",
     [
-        ({"x": tar(*samples("ab"))[: 512 * 4]}, f"x.tar: {CUT} has no end mark"),
-        ({"x": tar(*samples("ab"))[:700]}, f"{CUT} ends in the content of 0000.png"),
+        ({"x": tar(*samples("ab"))[:700]}, "x.tar: is cut: it ends in the content of 0000.png"),
         ({"x": gzip.compress(tar(*samples("ab")))}, "is compressed"),
         ({"x": b"no tar at all" * 99}, "is no tar"),
         ({"x": tar(*samples("ab")) + tar(*samples("ab"))}, "more after its end mark"),

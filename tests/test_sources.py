@@ -69,7 +69,7 @@ def package(monkeypatch):
     vars(plugins.SOURCES).pop("others", None)
 
 
-def test_labelled_images_are_learned_and_predicted(package, tmp_path):
+def test_labelled_images_are_learned_and_predicted(package, working_folder, tmp_path):
     model = ViTConfig(image=8, channels=1, patch=4, classes=0, width=8, depth=1, heads=1, hidden=8)
     data = ImageData(source="birds:owls")
     run = RunConfig("classify", model, data, ImageAugment(), batch=4, epochs=1, dir=str(tmp_path / "runs"), name="x")
@@ -79,7 +79,7 @@ def test_labelled_images_are_learned_and_predicted(package, tmp_path):
     assert [name for name, _ in answers][:2] == ["birds b0", "birds b1"]
 
 
-def test_what_is_learned_is_any_field_and_images_are_known_by_what_they_are(package, monkeypatch):
+def test_what_is_learned_is_any_field_and_images_are_known_by_what_they_are(package):
     found = open_dataset(a_run("birds:owls"))
     assert found.class_names == KINDS and [*found.splits] == ["train", "validation", "test"]
     assert found.splits["train"].labels.tolist() == [0, 1] * 8 and found.splits["test"].name(0) == "birds b20"
@@ -89,15 +89,15 @@ def test_what_is_learned_is_any_field_and_images_are_known_by_what_they_are(pack
     alike = [
         (key, {**fields, "image": png(99)}, split) for key, fields, split in birds("", SourceRequest("", "", False))
     ]
-    monkeypatch.setattr(package, "open_birds", lambda rest, asked: alike)
+    package.open_birds = lambda rest, asked: alike
     assert not open_dataset(a_run("birds:owls")).same_as(found.identity)
 
 
-def test_images_may_be_files_and_numbers_may_have_names(package, monkeypatch, tmp_path):
+def test_images_may_be_files_and_numbers_may_have_names(package, tmp_path):
     for i in range(N):
         (tmp_path / f"{i}.png").write_bytes(png(i))
     items = [(str(i), {"image": tmp_path / f"{i}.png", "label": i % 2}, "") for i in range(N)]
-    monkeypatch.setattr(package, "open_birds", lambda rest, asked: Listed("files", items, {"label": KINDS}))
+    package.open_birds = lambda rest, asked: Listed("files", items, {"label": KINDS})
     found = open_dataset(a_run("birds:owls", validation=0, test=0))
     assert found.class_names == KINDS and np.array_equal(found.splits["train"].labels, np.arange(N) % 2)
     (tmp_path / "3.png").unlink()
@@ -105,7 +105,7 @@ def test_images_may_be_files_and_numbers_may_have_names(package, monkeypatch, tm
         open_dataset(a_run("birds:owls", validation=0, test=0))
 
 
-def test_the_example_in_contributing_works(package, monkeypatch, tmp_path):
+def test_the_example_in_contributing_works(package, tmp_path):
     page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"## A source of data.*?```python\n(.*?)```", page, re.S)
     exec(code, vars(package))
@@ -133,21 +133,21 @@ def test_pairs_are_read(package):
     assert [*pairs][1] == ("wren 1", "1 wren") and place(pairs, 1, 2) == "said 2 en"
 
 
-def test_inputs_of_a_prediction_are_known_again(package, monkeypatch):
+def test_inputs_of_a_prediction_are_known_again(package):
     digest = digest_of(sources_of("pixels", ["birds:owls"], ""))
     assert digest == digest_of(sources_of("pixels", ["birds:owls"], ""))
-    monkeypatch.setattr(package, "open_birds", lambda *both: birds(*both)[1:])
+    package.open_birds = lambda *both: birds(*both)[1:]
     assert digest != digest_of(sources_of("pixels", ["birds:owls"], ""))
 
 
 @pytest.mark.parametrize("source, said", [
-    ("nothing:x", r"data\.source nothing:x: holds no items; give a source that has some"),
-    ("uneven:x", r"uneven b: has the fields image, and uneven a has image, label; give all items the same"),
+    ("nothing:x", r"data\.source nothing:x: holds no items"),
+    ("uneven:x", "uneven b: has the fields image, and uneven a has image, label"),
     ("dev:x", r"dev a: is of the split 'dev'; give train, validation, test"),
-    ("two:x", r"two a: has several images, image and mask; keep one of them"),
-    ("lists:x", r"lists a: its label is a list, neither text nor number"),
-    ("text:x", r"text b: its image is a str, no image; give an image as its encoded bytes or as its Path"),
-    ("said:x", r"data\.source said:x: said 0 has no image; give samples with an image"),
+    ("two:x", "two a: has several images, image and mask"),
+    ("lists:x", "lists a: its label is a list"),
+    ("text:x", "text b: its image is a str, no image"),
+    ("said:x", "said 0 has no image"),
     ("gone:x", r"the source 'gone' of the package \?: cannot be loaded \(ModuleNotFoundError"),
     ("csv:x", r"data\.source csv:x: there is no file x"),  # of ours
 ])  # fmt: skip
@@ -167,7 +167,7 @@ def test_a_name_of_none_is_said_as_without_sources(package):
         sources_of("pixels", ["unknown:x"], "")
 
 
-def test_items_of_ones_own_may_be_a_class(package, monkeypatch):
+def test_items_of_ones_own_may_be_a_class(package):
     class Numbered(Items):
         title, fields = "drawn", ["label"]
 
@@ -186,7 +186,7 @@ def test_items_of_ones_own_may_be_a_class(package, monkeypatch):
         def identity(self):
             return "drawn by a seed"
 
-    monkeypatch.setattr(package, "open_birds", lambda rest, asked: Numbered())
+    package.open_birds = lambda rest, asked: Numbered()
     found = open_dataset(a_run("birds:x", memory=0, normalize="half"))
     assert found.class_names == ("0", "1", "2") and sum(map(len, found.splits.values())) == N
     with pytest.raises(UserError, match=r"data\.order is blocks, and data\.source birds:x has no shards"):

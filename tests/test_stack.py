@@ -113,7 +113,7 @@ def plain(name):
     return trained(RUNS[name])
 
 
-FEW = [("Transformer", "scan and remat"), ("ViT", "scan and remat")]
+FEW = [("ViT", "scan and remat")]
 REST = [each for each in itertools.product(RUNS, CHOICES) if each not in FEW]
 
 
@@ -186,16 +186,16 @@ def products(depth, **how):
 
 
 def test_scan_is_one_loop_forward_and_one_backward_whatever_the_depth():
-    assert products(5, scan=True) == products(3, scan=True) == products(1)
+    assert products(3, scan=True) == products(1)
     for how in ({}, CHOICES["scan and remat"]):
         assert str(step_of(5, **how).jaxpr).count(" length=5\n") == (2 if how else 0)
 
 
 def test_remat_computes_again_what_it_says():
     """Of the eight products of a block all but the last, which no derivative needs, or the two without weights."""
-    plain = products(3)
-    assert products(3, remat="dots") == plain + 2 * 3
-    assert products(3, remat="full") == plain + 7 * 3
+    plain = products(2)
+    assert products(2, remat="dots") == plain + 2 * 2
+    assert products(2, remat="full") == plain + 7 * 2
 
 
 def test_a_step_for_a_gpu_has_the_same_numbers(monkeypatch):

@@ -82,9 +82,9 @@ def test_what_gets_no_answer_is_asked_for_again(bucket, monkeypatch):
         (403, lambda store: store.put("x", b""), "s3:PutObject is wanted"),
         (403, lambda store: store.list(), "s3:ListBucket is wanted"),
         (403, lambda store: store.delete("x"), "s3:DeleteObject is wanted"),
-        ("RequestTimeTooSkewed", lambda store: store.tag("x"), "differ too much; set the clock here"),
-        ("ExpiredToken", lambda store: store.put("x", b""), "the credentials have expired; get new ones"),
-        ("InvalidAccessKeyId", lambda store: store.list(), "does not know the access key; check AWS_ACCESS_KEY_ID"),
+        ("RequestTimeTooSkewed", lambda store: store.tag("x"), "set the clock here"),
+        ("ExpiredToken", lambda store: store.put("x", b""), "the credentials have expired"),
+        ("InvalidAccessKeyId", lambda store: store.list(), "check AWS_ACCESS_KEY_ID"),
         ("SignatureDoesNotMatch", lambda store: store.read("x", 0, 1), "check AWS_SECRET_ACCESS_KEY"),
         ("short", lambda store: store.read("x", 0, 5), "gave fewer than the 5 bytes"),
         ("slow", lambda store: store.read("x", 0, 5), r"127.0.0.1:\d+ gave no answer"),
@@ -114,5 +114,5 @@ def test_a_cut_upload_leaves_nothing(bucket):
 
 def test_a_host_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(UserError, match=r"s3://bucket/x: http://127.0.0.1:9 cannot be reached; check the network"):
+    with pytest.raises(UserError, match=r"http://127.0.0.1:9 cannot be reached"):
         store_of("s3://bucket").read("x", 0, 1)
