@@ -58,6 +58,7 @@ def test_what_is_written_is_read_as_it_was_with_its_config_json(name):
     back = rules.read(layout.rows(config), state)
     assert {key: value.tobytes() for key, value in back.items()} == {k: v.tobytes() for k, v in arrays.items()}
     files = json.loads(json.dumps(layout.write_side(replace(config, dropout=0.1), Facts(extra=EXTRA))))
+    assert config.decoder_depth in (0, files["config.json"]["num_decoder_layers"])
     found, read_back, stated = read(name, config, files)
     unclear = {"mt5": "t5", **{f"{one}@base": one for one in ("t5", "umt5", "flax-t5")}}  # --from names them
     taken = unclear.get(name, name)

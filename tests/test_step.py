@@ -32,7 +32,7 @@ from vit_jax.models.build import definition
 from vit_jax.models.layers import Linear
 from vit_jax.models.state import merge, split_model
 from vit_jax.models.vit_config import ViTConfig
-from vit_jax.tasks.can import Examines
+from vit_jax.tasks.can import Counts, Examines
 from vit_jax.tasks.classify.learn import Classify
 from vit_jax.tasks.computed import task_of
 from vit_jax.training.engine import devices
@@ -179,6 +179,40 @@ def test_ten_steps_are_what_a_hand_computes_and_are_compiled_once(variant):
     assert compiled == [True, *[False] * (STEPS - 1)]
     if "pmap" not in variant:
         assert engine.compiled._cache_size() == 1
+
+
+class CountsPositive(Counts):
+    """Examples count whose first label is positive."""
+
+    def denominator(self, batch):
+        return (batch["label"][:, 0] > 0).sum()
+
+
+class Counted(Regression):
+    """As `Regression`, of the examples that count."""
+
+    def able(self, what):
+        return CountsPositive(self) if what is Counts else what(self)
+
+    def loss(self, model, batch, keys, denominator):
+        counts = batch["label"][:, 0] > 0
+        noise = jax.vmap(lambda key: jax.random.uniform(key, (), batch["x"].dtype))(keys)
+        errors = jnp.square(model(batch["x"]) - batch["label"]).sum(-1)
+        return jnp.where(counts, errors, 0).sum() / denominator, {"noise": (noise * counts).sum() / denominator}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_batch_in_parts_and_on_devices_is_divided_by_what_counts_in_all_of_it(parts):
+    """Four devices are four lanes of a vmap; each has two examples with draws of their own, in one part or in two."""
+    with jax.enable_x64(True):
+        (engine, tree, (batch, *_)), (whole, *_) = regression(parallel="pmap"), regression()
+        engine.task = whole.task = Counted()
+        engine.parts, state = parts, whole.start(tree)
+        cut = jax.tree.map(lambda x: jnp.asarray(x).reshape(4, 2, *x.shape[1:]), batch)
+        step = jax.vmap(engine.pmap_step, in_axes=(None, 0, None, None), axis_name="data")
+        found, expected = step(state, cut, 7, {}), whole.jit_step(state, batch, 7, {})
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, np.broadcast_to(wanted, got.shape), rtol=1e-12)
 
 
 def test_with_a_frozen_trunk_nothing_is_differentiated_through_it():
