@@ -65,10 +65,9 @@ def engine_of(run: RunConfig) -> Any:
     from vit_jax.tasks.translate.learn import Translate
     from vit_jax.training.engine.engine import Engine
     from vit_jax.training.engine.optim import Optimizer
-    from vit_jax.training.job import parameter_dtype
 
     side: Any = SimpleNamespace(ids=IDS)
-    define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))
+    define = partial(definition, run.model, run.compute_dtype, run.parameter_dtype)
     optimizer = Optimizer(run.optim, 1000, 1000, trainable_table(run))
     return Engine(run, define, Translate(0.0, LENGTH, side, side), optimizer)
 

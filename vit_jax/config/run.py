@@ -399,6 +399,16 @@ class RunConfig(OfNetwork[Network]):
         (), "what other packages do around the run, each NAME or NAME:ARGUMENT; `vit-jax plugins` lists them"
     )
 
+    @property
+    def parameter_dtype(self) -> str:
+        """That of its parameters: float64 if it computes so, else float32."""
+        return "float64" if self.compute_dtype == "float64" else "float32"
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The bytes of a parameter, and of an activation on a CPU, where XLA computes bfloat16 in float32."""
+        return 8 if self.parameter_dtype == "float64" else 4
+
 
 def profiled_steps(steps: str) -> range:
     """The steps of the field profile_steps, a text such as 20:25; none of an empty one."""

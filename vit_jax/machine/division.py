@@ -83,7 +83,7 @@ def _on_cpu(run: RunConfig, cores: int) -> Division:
 def _fitting(run: RunConfig) -> int:
     """Into how few equal parts a batch has to be cut for a step to take about half of the memory at most."""
     blocks = sum(value_at(run.model, name) for name in run.model.marked("counts_blocks"))
-    kept = blocks * run.model.largest() * (8 if run.compute_dtype == "float64" else 4)
+    kept = blocks * run.model.largest() * run.parameter_bytes
     kept *= KEPT_IN_BFLOAT16 if run.compute_dtype == "bfloat16" else KEPT
     there = host_memory() // 2
     if not there or run.remat != "none":  # which keeps little
@@ -101,7 +101,7 @@ def _parts(run: RunConfig, devices: int) -> int:
 
 def _largest(run: RunConfig) -> int:
     """The bytes of the largest activation of an example; 0: unknown, or the weights are too many for small parts."""
-    width = 8 if run.compute_dtype == "float64" else 4  # XLA computes bfloat16 in float32 on a CPU
+    width = run.parameter_bytes  # XLA computes bfloat16 in float32 on a CPU
     few = run.model.with_data().parameter_count() * width <= MOST_WEIGHTS
     return run.model.largest() * width if few else 0
 
@@ -133,7 +133,7 @@ def check_groups(fsdp: int, devices: int, target: Target) -> None:
 
 def run_bytes(run: RunConfig, teacher: Teacher | None = None, division: Division | None = None) -> tuple[int, int]:
     """The least bytes of training: (of weights, gradients, moments and a teacher; of a batch)."""
-    table, width = trainable_table(run), 8 if run.compute_dtype == "float64" else 4
+    table, width = trainable_table(run), run.parameter_bytes
     gradients = trainable(run.optim, table)
     # Weights; with LoRA the merged kernels, for evaluations; gradients and average of those that train; moments.
     averages = averaged_parameters(run) if run.ema else ()

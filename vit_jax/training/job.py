@@ -318,7 +318,7 @@ def engine_of(run: RunConfig, task: Task, steps: int, steps_per_epoch: int, **wh
     from ..models.build import definition
     from .engine.optim import Optimizer
 
-    define = partial(definition, run.model, run.compute_dtype, parameter_dtype(run))
+    define = partial(definition, run.model, run.compute_dtype, run.parameter_dtype)
     optimizer = Optimizer(run.optim, steps, steps_per_epoch, trainable_table(run))
     return make_engine(run, define, task, optimizer, **where)
 
@@ -354,14 +354,9 @@ def engines_of(engine: Engine, run: RunConfig, steps: int) -> dict[int, Engine]:
 
     found = {}
     for first, each in runs_in_stages(run, steps).items():
-        define = partial(definition, each.model, run.compute_dtype, parameter_dtype(run))
+        define = partial(definition, each.model, run.compute_dtype, run.parameter_dtype)
         found[first] = engine if each.model == run.model else engine.in_stage(each.model, define)
     return found
-
-
-def parameter_dtype(run: RunConfig) -> str:
-    """The dtype of a run's parameters: float64 if its compute_dtype is, else float32."""
-    return "float64" if run.compute_dtype == "float64" else "float32"
 
 
 def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:

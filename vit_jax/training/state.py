@@ -24,7 +24,7 @@ from ..runs.values import LENGTH, changed_places, other_identity, to_dict
 from ..tasks.table import task_spec
 from ..weights.opening import check_same
 from ..weights.start import start as start_from
-from .job import Job, is_finished, parameter_dtype
+from .job import Job, is_finished
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoints, Saved
@@ -128,7 +128,7 @@ def new_state(job: Job) -> tuple[TrainState, dict[str, Any]]:
         print(started.description)
         given, init = started.parameters, started.record
     with job.engine.devices.apart():
-        parameters = start(run.model, random_key(run.seed), parameter_dtype(run), given)
+        parameters = start(run.model, random_key(run.seed), run.parameter_dtype, given)
         return job.engine.initial_state(parameters), init
 
 
