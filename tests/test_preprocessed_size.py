@@ -149,15 +149,17 @@ def test_predict_evaluate_and_training_take_the_size_of_the_preprocessing_and_sa
 
 @pytest.mark.slow
 def test_a_program_takes_images_of_the_size_of_the_preprocessing(theirs, inside):
-    done = inside("convert", theirs, "net.stablehlo", cwd=theirs.parent)
+    done = inside("convert", theirs, "net.stablehlo", "--takes", "images", cwd=theirs.parent)
     assert done.returncode == 0 and "images [batch, 16, 16, 3] to logits [batch, 3]" in done.stdout, done.stderr
-    vit_jax.export(str(theirs), "again.stablehlo")
+    vit_jax.export(str(theirs), "again.stablehlo", takes="images")
     images = np.random.default_rng(0).standard_normal((2, 16, 16, 3), np.float32)
     for name in ("net.stablehlo", "again.stablehlo"):
         assert json.loads((theirs.parent / f"{name}.json").read_text())["preprocess"]["image"] == [16, 16]
         found = open_stablehlo(theirs.parent / name)(images)
         assert found == pytest.approx(np.asarray(vit_jax.load(theirs).model(images)), abs=1e-5)
-    done = inside("convert", theirs, "other.stablehlo", "--adapt", "resize=24x24:timm", cwd=theirs.parent)
+    done = inside(
+        "convert", theirs, "other.stablehlo", "--takes", "images", "--adapt", "resize=24x24:timm", cwd=theirs.parent
+    )
     assert "images [batch, 24, 24, 3]" in done.stdout and "4x4" not in done.stdout
     assert json.loads((theirs.parent / "other.stablehlo.json").read_text())["preprocess"]["image"] == [24, 24]
 
