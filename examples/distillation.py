@@ -280,7 +280,7 @@ def score(predict, test):
 # ## Fault 3: a part of the loss that has another size in each library
 #
 # Hinton et al. (2015, arXiv 1503.02531) multiply the divergence of softened probabilities by
-# [T^2](../vit_jax/tasks/classify/distil.py#L122 "return c.temperature**2 * divergence"), because its gradient becomes
+# [T^2](../vit_jax/tasks/classify/distil.py#L129 "return c.temperature**2 * divergence"), because its gradient becomes
 # about T^2 times smaller when the logits are divided by T. Without this factor the teacher counts for only a ninth at T
 # = 3. The library of the notebook has the factor, and takes the mean over the images. DeiT's own code has it too, but
 # also divides by the number of classes, so its soft teacher counts for a tenth on CIFAR-10, and for a thousandth on
@@ -377,7 +377,7 @@ for title in ("right: taught softly", "distillation token without a position, at
 #
 # Four students are worse on average, by {unclear: token and second head never train} to {unclear: divided by the
 # classes} points: the one without
-# [T^2](../vit_jax/tasks/classify/distil.py#L122 "return c.temperature**2 * divergence"),
+# [T^2](../vit_jax/tasks/classify/distil.py#L129 "return c.temperature**2 * divergence"),
 # the one whose loss is divided by the classes, the one whose token and second head never train, and the one whose token
 # is as in the library (without a position, at std 1). Each of these prices is {verdict: T^2 left out; divided by the
 # classes; token and second head never train; distillation token without a position, at std 1}, and so is that of a

@@ -328,6 +328,12 @@ def logging(path, step, **asked):
     return Log(path, step, hooks)
 
 
+def close(log):
+    """End a log and its hooks, as training does."""
+    log.close()
+    log._hooks.each("close")
+
+
 def test_asked_for_but_absent(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 9}\n')
@@ -355,14 +361,14 @@ def test_tensorboard(tmp_path):
     assert points("train/loss") == [(1, 2.0)]  # at once, not only after close
     for step in (2, 3, 4):
         log.write({**TRAIN, "step": step, "loss": float(step)})
-    log.close()
+    close(log)
     assert points("validation/loss") == [(1, 1.0)]
     assert points("validation_ema/loss") == [(1, 0.5)]
     assert points("train_split/loss") == [(1, 0.25)]
     log = logging(tmp_path / "metrics.jsonl", 2, tensorboard=True)
     for step in (3, 4, 5):
         log.write({**TRAIN, "step": step, "loss": 10.0 * step})
-    log.close()
+    close(log)
     assert points("train/loss") == [(1, 2.0), (2, 2.0), (3, 30.0), (4, 40.0), (5, 50.0)]
     assert "tensorflow" not in sys.modules
 
@@ -378,7 +384,7 @@ def test_histograms_in_tensorboard_and_beside_the_log(tmp_path):
     bad = {**good, "min": np.float32("nan"), "max": math.inf}
     log = logging(tmp_path / "metrics.jsonl", 0, tensorboard=True)
     log.write_histograms(5, {"gradients": {"head.kernel": good, "head.bias": bad}})
-    log.close()
+    close(log)
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"histograms": 0})
     events.Reload()
     assert events.Tags()["histograms"] == ["gradients/head.kernel"]
@@ -424,7 +430,7 @@ def test_wandb(tmp_path, wandb):
     log = logging(path, 0, wandb="vits")
     for row in ROWS:
         log.write(row)
-    log.close()
+    close(log)
     call = wandb.calls[0]
     assert (call["project"], call["name"], call["config"], call["resume"], call["dir"]) == (
         "vits",
@@ -445,10 +451,10 @@ def test_wandb(tmp_path, wandb):
     log = logging(path, 1, wandb="vits")
     for step in (2, 3, 4, 5):
         log.write({**TRAIN, "step": step})
-    log.close()
+    close(log)
     assert wandb.calls[1]["id"] == call["id"] and [step for step, _ in wandb.runs[1].rows] == [4, 5]
     # Another run is another id.
-    logging(tmp_path / "other" / "metrics.jsonl", 0, wandb="vits").close()
+    close(logging(tmp_path / "other" / "metrics.jsonl", 0, wandb="vits"))
     assert wandb.calls[2]["id"] != call["id"]
 
 

@@ -24,7 +24,6 @@ from vit_jax.models.build import start
 from vit_jax.presets.table import preset
 from vit_jax.runs import Run
 from vit_jax.runs.values import to_dict
-from vit_jax.tasks.table import task_spec
 from vit_jax.training.job import Job, open_data, open_job
 
 PRESETS = {"digits": "ViT, digits", "numbers": "Transformer, numbers"}
@@ -33,7 +32,7 @@ LIMIT = 1e-9  # of a loss
 
 def quiet(run: RunConfig) -> RunConfig:
     """A run without random numbers in its steps, in float64."""
-    return replace(task_spec(run.task).without_randomness(run), compute_dtype="float64")
+    return replace(run.without_randomness(), compute_dtype="float64")
 
 
 def ours(job: Job, parameters: dict[str, Any], seen: list[dict[str, np.ndarray]]) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, get_args
 
@@ -398,6 +398,11 @@ class RunConfig(OfNetwork[Network]):
     hooks: tuple[str, ...] = execution(
         (), "what other packages do around the run, each NAME or NAME:ARGUMENT; `vit-jax plugins` lists them"
     )
+
+    def without_randomness(self) -> Self:
+        """The run without augmentation and dropout."""
+        augment = self.augment.without_randomness()
+        return replace(self, model=self.model.without_dropout(), augment=augment, stages=())
 
     @property
     def parameter_dtype(self) -> str:

@@ -36,7 +36,7 @@ A = TypeVar("A", bound=Ability)
 
 # What a subclass of Task has to define, and what for.
 _TO_WRITE = {
-    "predictor": "the class of what a trained network is used by, with its `answers`",
+    "predictor": "the class of what a trained network is used by, whose method answers answers",
     "open_data": "a class method that opens, checks and splits the data of a run",
     "from_run": "a class method that gives the task of a run",
     "loss": "a method that gives the loss and the metrics of a batch",

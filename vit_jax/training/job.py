@@ -368,10 +368,7 @@ def plan(run: RunConfig, dataset: Data) -> tuple[RunConfig, Order, int]:
     if not run.overfit_batches:
         return run, order, run.epochs
     run = replace(
-        run,
-        model=run.model.without_dropout(),
-        augment=run.augment.without_randomness(),
-        stages=(),
+        run.without_randomness(),
         optim=replace(run.optim, schedule="constant", warmup=0.0, warmup_steps=0, weight_decay=0.0),
         patience=0,
     )
