@@ -159,6 +159,8 @@ def test_the_twins_metrics_are_those_of_scikit_learn():
     outputs = Outputs("number", NAMES, mean=(1.0,) * K, std=tuple(WEIGHTS.tolist()))
     ours = kind_of(outputs, K).score(SimpleNamespace(labels=NUMBERS), {"logits": LOGITS}).metrics
     theirs = Labels(LossConfig(), outputs.to_metadata()).metrics(t(LOGITS), t(NUMBERS))
+    with pytest.raises(UserError, match=r"data\.target is level, of which torch_ref has no loss"):
+        Labels(LossConfig(), {"outputs": {"kind": "level", "names": NAMES}})
     assert {name: ours[name] for name in theirs} == pytest.approx(theirs, abs=1e-12)
 
 

@@ -11,6 +11,7 @@ from tests.ordinal import Ordinal
 from tests.test_plugins import package, run
 from tests.test_processes import python
 from vit_jax.config.outputs import Outputs
+from vit_jax.kinds.table import KINDS
 
 PROGRAM = """
 import json
@@ -62,7 +63,7 @@ def test_a_kind_of_a_package_trains_is_measured_and_predicts(place):
 def test_it_is_listed_offered_and_refused_like_ours(place):
     assert "ordinal: grades, grades:Ordinal" in run(place, "plugins")[1]
     code, _, error = run(place, "train", "digits", "--data.target", "levels")
-    assert code == 2 and "choose one of class, set, number, ordinal" in error
+    assert code == 2 and f"choose one of {', '.join(KINDS.plugins())}, ordinal" in error
     code, _, error = run(place, "train", "digits", "--data.target", "ordinal", "--loss.prior", "True")
     assert code == 2 and "loss.prior is True, but data.target is ordinal: leave it out: only class can have it" in error
     code, _, error = run(place, "train", "digits", "--data.target", "ordinal")

@@ -79,6 +79,15 @@ def test_inputs_are_answered_batch_by_batch_and_counted_from_the_first():
         list(found.answer("abc", batch=0))
 
 
+def test_of_one_input_there_is_one_answer():
+    class OneOrSeveral(Counted):
+        def as_list(self, inputs):
+            return ([inputs], True) if isinstance(inputs, str) else (inputs, False)
+
+    found = OneOrSeveral(None, Plain(), predictor().trained)
+    assert found.predict("a") == 0 and found.predict(["a", "b"]) == [0, 1]
+
+
 def test_what_a_network_lacks_is_refused_by_its_name(tmp_path):
     found = predictor()
     with pytest.raises(UserError, match=r"^attention: a ViT has none; leave the flag out$"):

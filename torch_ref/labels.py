@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from vit_jax.config.outputs import Outputs
 from vit_jax.config.run import LossConfig
+from vit_jax.errors import Field, UserError
 
 SELECTION = {
     "class": ("accuracy", 1),
@@ -29,6 +30,13 @@ class Labels:
         self.c, self.outputs = c, Outputs.of(metadata)
         self.kind = self.outputs.kind or "class"
         self.weights, self.prior = (metadata.get(name) for name in ("loss_weights", "log_prior"))
+        if self.kind not in SELECTION:
+            what = f"is {self.kind}, of which torch_ref has no loss"
+            raise UserError(
+                Field("data.target"),
+                what,
+                "train it by vit_jax",
+            )
         evened = bool(self.weights or self.prior)
         self.selection = ("balanced_accuracy", 1) if evened and self.kind == "class" else SELECTION[self.kind]
 

@@ -42,7 +42,9 @@ def own_layout(source: Source) -> str:
         return ""
     try:
         network = task_spec(task).network
-        return f"{dialect}@{next(name for name, config in NETWORKS.items() if config is network)}"
+        if (name := next((name for name, config in NETWORKS.items() if config is network), None)) is None:
+            raise UserError(network.__name__, "is in no table of networks", "name it in vit_jax.networks")
+        return f"{dialect}@{name}"
     except UserError as error:
         raise UserError(
             source.path, str(error), "read it with the version that wrote it, or name its layout with `layout`"

@@ -64,7 +64,7 @@ class Perceptron(nnx.Module):
         self.fc2 = Linear(config.hidden, 1, True, param_dtype, lowering)
 
     def __call__(self, images: Any, *, keys: Any = None) -> Any:
-        return self.fc2(jnp.tanh(self.fc1(images.astype(self.dtype).reshape(len(images), -1))))
+        return self.fc2(jnp.tanh(self.fc1(images.astype(self.dtype).reshape(images.shape[0], -1))))
 
     def capture(self, images: Any, names: Any) -> dict[str, Any]:
         return {name: {"logits": self}[name](images) for name in names}

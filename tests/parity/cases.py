@@ -84,6 +84,8 @@ def shrink(c: Config) -> Config:
     """
     if isinstance(c, CaptionerConfig):
         return replace(c, vit=shrink(c.vit), text=shrink(c.text), memory_width=min(c.memory_width, 6))
+    if not hasattr(c, "heads"):
+        return c
     heads = min(c.heads, 2)
     odd = c.heads * c.resolved_head_width != c.width
     common = dict(

@@ -232,7 +232,7 @@ def answer(given: Any, predicted: Any) -> Answer:
     lines = [f"{shown}: {printable(text)} ({score:.4f})" for text, score in predicted]
     rows = [(str(given), rank, text, f"{score:.6f}") for rank, (text, score) in enumerate(predicted, 1)]
     texts = tuple(text for text, _ in predicted)
-    return Answer(given, predicted, "\n".join(lines), list[tuple[str | int, ...]](rows), texts)
+    return Answer(given, predicted, "\n".join(lines), rows, texts)
 
 
 def tokens_and_end(target: Tokenizer, row: np.ndarray) -> list[str]:

@@ -40,7 +40,7 @@ class Answer:
     input: Any  # as it was given to `Predictor.answer`
     value: Any  # as a Python caller wants it
     line: str  # to print; may be several
-    rows: list[tuple[str | int, ...]]  # of a CSV table with the columns `Predictor.header`
+    rows: Sequence[tuple[str | int, ...]]  # of a CSV table with the columns `Predictor.header`
     plain: tuple[str, ...]  # best first, each a line for another program
     values: np.ndarray | None = None  # float [K], of `Predictor.columns`
 
@@ -158,7 +158,9 @@ class Predictor:
 
         Options are `top`, `batch` and, of texts, settings of their search, such as beam=4.
         """
-        return [answer.value for answer in self.answer(inputs, *args, **options)]
+        several, one = self.as_list(inputs)
+        values = [answer.value for answer in self.answer(several, *args, **options)]
+        return values[0] if one else values
 
     def features(self, inputs: Any, /, *args: Any, **options: Any) -> dict[str, np.ndarray]:
         """The features of images, as `Classifier.features` gives them."""
