@@ -215,6 +215,20 @@ def test_a_batch_in_parts_and_on_devices_is_divided_by_what_counts_in_all_of_it(
         np.testing.assert_allclose(got, np.broadcast_to(wanted, got.shape), rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["steps", "votes", "lr"])
+def test_a_metric_has_no_name_that_a_row_of_the_log_has_already(name):
+    class Named(Regression):
+        def loss(self, *given):
+            loss, metrics = super().loss(*given)
+            return loss, {name: metrics["noise"]}
+
+    with jax.enable_x64(True):
+        engine, tree, (batch, *_) = regression()
+        engine.task = Named()
+        with pytest.raises(ValueError, match=f"a task's metric is called {name}"):
+            engine.jit_step(engine.start(tree), batch, 7, {})
+
+
 def test_with_a_frozen_trunk_nothing_is_differentiated_through_it():
     """The matrix products of the forward pass, and one more: the head's gradient from the features below it."""
     config = ViTConfig(image=8, channels=1, patch=4, classes=3, width=8, depth=2, heads=2, hidden=12)

@@ -35,7 +35,7 @@ class Labels:
             raise UserError(
                 Field("data.target"),
                 what,
-                "train it by vit_jax",
+                "train it with python -m vit_jax.train",
             )
         evened = bool(self.weights or self.prior)
         self.selection = ("balanced_accuracy", 1) if evened and self.kind == "class" else SELECTION[self.kind]

@@ -21,11 +21,10 @@ LISTED = 3
 HISTOGRAMS = "histograms.jsonl"  # beside metrics.jsonl; no checkpoint records it
 # What the training step itself reports besides the loss: values of one step, where a task's metrics are means.
 STEP_METRICS = ("lr", "grad_norm", "param_norm", "update_norm")
-# What is counted beside the sums of metrics, for their means.
-COUNTS = ("steps", "places", "tokens_per_second")
 # Names in a row of training that a task's metrics may not have.
 RESERVED_METRICS = frozenset(
-    {"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", "mfu", "votes", *COUNTS, *STEP_METRICS}
+    {"kind", "step", "epoch", "loss", "padding", "memory", "cpu_seconds", "mfu", *STEP_METRICS}
+    | {"steps", "places", "votes", "tokens_per_second"}
 )
 
 
